@@ -1,0 +1,92 @@
+//! Checks that shape rules share, each with the same form of error:
+//! `op: operand has ne[1] = 8, expected 16 (the heads of v)`.
+
+use crate::{DType, Layout, OpError, Operand};
+
+/// Compares the number of operands with the table.
+///
+/// Errors: too few or too many operands.
+pub fn check_arity(op: &'static str, table: &[Operand], got: usize) -> Result<(), OpError> {
+    let open = table.last().is_some_and(|operand| operand.repeats);
+    if got == table.len() || (open && got > table.len()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = table.iter().map(|operand| operand.name).collect();
+    let least = if open { "at least " } else { "" };
+    Err(OpError::new(op, format!("{got} operands, expected {least}{} ({})", table.len(), names.join(", "))))
+}
+
+/// Requires `layout.ne[axis] == want`; `why` says where the expectation comes from.
+///
+/// Errors: another count.
+pub fn expect_ne(
+    op: &'static str,
+    operand: &str,
+    layout: &Layout,
+    axis: usize,
+    want: usize,
+    why: &str,
+) -> Result<(), OpError> {
+    let got = layout.ne[axis];
+    if got == want {
+        return Ok(());
+    }
+    Err(OpError::new(op, format!("{operand} has ne[{axis}] = {got}, expected {want} ({why})")))
+}
+
+/// Requires all four counts.
+///
+/// Errors: the first axis that differs.
+pub fn expect_shape(
+    op: &'static str,
+    operand: &str,
+    layout: &Layout,
+    want: [usize; 4],
+    why: &str,
+) -> Result<(), OpError> {
+    (0..4).try_for_each(|axis| expect_ne(op, operand, layout, axis, want[axis], why))
+}
+
+/// Requires one of the given element types.
+///
+/// Errors: another type.
+pub fn expect_dtype(op: &'static str, operand: &str, layout: &Layout, want: &[DType]) -> Result<(), OpError> {
+    if want.contains(&layout.dtype) {
+        return Ok(());
+    }
+    let names: Vec<&str> = want.iter().map(|dtype| dtype.name()).collect();
+    Err(OpError::new(op, format!("{operand} has type {}, expected {}", layout.dtype, names.join(" or "))))
+}
+
+/// Requires that `layout` can be repeated along whole axes to cover `to`, ggml's broadcast rule.
+///
+/// Errors: the first axis whose count does not divide the target's.
+pub fn expect_repeats(
+    op: &'static str,
+    operand: &str,
+    layout: &Layout,
+    to: &Layout,
+    of: &str,
+) -> Result<(), OpError> {
+    if layout.repeats_into(to) {
+        return Ok(());
+    }
+    let axis = (0..4).find(|&axis| layout.ne[axis] == 0 || to.ne[axis] % layout.ne[axis] != 0).unwrap_or(0);
+    Err(OpError::new(
+        op,
+        format!(
+            "{operand} has ne[{axis}] = {}, which does not divide {} (ne[{axis}] of {of})",
+            layout.ne[axis], to.ne[axis]
+        ),
+    ))
+}
+
+/// A packed result layout.
+///
+/// Errors: a size that cannot be addressed.
+pub fn packed(op: &'static str, result: &str, dtype: DType, ne: &[usize]) -> Result<Layout, OpError> {
+    Layout::contiguous(dtype, ne).map_err(|error| error.of(op, result))
+}
+
+/// The real types the arithmetic ops read.
+pub const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];

@@ -1,0 +1,249 @@
+//! Tensors in host memory for the reference functions: read and written one element at a time, as `f64`.
+//! Slow and obvious on purpose.
+
+use crate::{DType, Layout, LayoutError, layout::AXES};
+use half::{bf16, f16};
+
+/// A readable tensor over borrowed bytes; the first byte belongs to element 0.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    layout: Layout,
+    bytes: &'a [u8],
+}
+
+/// A writable tensor over borrowed bytes; the first byte belongs to element 0.
+pub struct ViewMut<'a> {
+    layout: Layout,
+    bytes: &'a mut [u8],
+}
+
+/// A tensor that owns its bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    layout: Layout,
+    bytes: Vec<u8>,
+}
+
+fn check_span(layout: &Layout, bytes: usize) -> Result<(), LayoutError> {
+    if layout.span_bytes() > bytes {
+        return Err(LayoutError(format!(
+            "{layout} spans {} bytes, but {bytes} are there",
+            layout.span_bytes()
+        )));
+    }
+    Ok(())
+}
+
+/// Every index of a shape, innermost axis fastest.
+pub fn indices(ne: [usize; AXES]) -> impl Iterator<Item = [usize; AXES]> {
+    let total: usize = ne.iter().product();
+    (0..total).map(move |i| {
+        [i % ne[0], i / ne[0] % ne[1], i / (ne[0] * ne[1]) % ne[2], i / (ne[0] * ne[1] * ne[2])]
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("N bytes")
+}
+
+fn read(layout: &Layout, bytes: &[u8], index: [usize; AXES]) -> f64 {
+    let [i0, i1, i2, i3] = index;
+    let block = i0 / layout.dtype.block_len();
+    let at = layout.offset([block, i1, i2, i3]);
+    match layout.dtype {
+        DType::F32 => f32::from_le_bytes(array(bytes, at)) as f64,
+        DType::F16 => f16::from_le_bytes(array(bytes, at)).to_f64(),
+        DType::BF16 => bf16::from_le_bytes(array(bytes, at)).to_f64(),
+        DType::F64 => f64::from_le_bytes(array(bytes, at)),
+        DType::I32 => i32::from_le_bytes(array(bytes, at)) as f64,
+        DType::I64 => i64::from_le_bytes(array(bytes, at)) as f64,
+        DType::Q8_0 => {
+            let scale = f16::from_le_bytes(array(bytes, at)).to_f64();
+            scale * (bytes[at + 2 + i0 % 32] as i8) as f64
+        }
+        other => panic!("{other} has a layout but no arithmetic; shape rules refuse it"),
+    }
+}
+
+/// Reading shared by borrowed and owned tensors.
+macro_rules! readable {
+    () => {
+        /// Where the elements lie.
+        pub fn layout(&self) -> &Layout {
+            &self.layout
+        }
+
+        /// Element counts, innermost axis first.
+        pub fn ne(&self) -> [usize; AXES] {
+            self.layout.ne
+        }
+
+        /// One element as a real number; Q8_0 is expanded.
+        ///
+        /// Panics when the index lies outside the shape, or when the type has no arithmetic, which the
+        /// shape rules exclude.
+        pub fn get(&self, index: [usize; AXES]) -> f64 {
+            read(&self.layout, &self.bytes, index)
+        }
+
+        /// One element of an I32 or I64 tensor.
+        ///
+        /// Panics when the index lies outside the shape, or when the type is no integer.
+        pub fn get_int(&self, index: [usize; AXES]) -> i64 {
+            let at = self.layout.offset(index);
+            match self.layout.dtype {
+                DType::I32 => i32::from_le_bytes(array(&self.bytes, at)) as i64,
+                DType::I64 => i64::from_le_bytes(array(&self.bytes, at)),
+                other => panic!("{other} is no integer type; shape rules refuse it"),
+            }
+        }
+
+        /// All elements in index order.
+        pub fn to_f64(&self) -> Vec<f64> {
+            indices(self.layout.ne).map(|index| self.get(index)).collect()
+        }
+    };
+}
+
+impl<'a> View<'a> {
+    /// A tensor over `bytes`.
+    ///
+    /// Errors: the layout reaches past the end of `bytes`.
+    pub fn new(layout: Layout, bytes: &'a [u8]) -> Result<View<'a>, LayoutError> {
+        check_span(&layout, bytes.len())?;
+        Ok(View { layout, bytes })
+    }
+
+    /// The bytes, the first belonging to element 0.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    readable!();
+}
+
+impl<'a> ViewMut<'a> {
+    /// A writable tensor over `bytes`.
+    ///
+    /// Errors: the layout reaches past the end of `bytes`, or two elements share a byte.
+    pub fn new(layout: Layout, bytes: &'a mut [u8]) -> Result<ViewMut<'a>, LayoutError> {
+        check_span(&layout, bytes.len())?;
+        if layout.may_overlap() {
+            return Err(LayoutError(format!("{layout} has elements that share bytes and cannot be written")));
+        }
+        Ok(ViewMut { layout, bytes })
+    }
+
+    readable!();
+
+    /// Writes one element, rounded to the tensor's type (to nearest, ties to even; integers truncate).
+    ///
+    /// Panics when the index lies outside the shape, or when the type cannot be written one element at a
+    /// time, which the shape rules exclude.
+    pub fn set(&mut self, index: [usize; AXES], value: f64) {
+        let at = self.layout.offset(index);
+        let bytes = &mut *self.bytes;
+        let mut put = |source: &[u8]| bytes[at..at + source.len()].copy_from_slice(source);
+        match self.layout.dtype {
+            DType::F32 => put(&(value as f32).to_le_bytes()),
+            DType::F16 => put(&f16::from_f64(value).to_le_bytes()),
+            DType::BF16 => put(&bf16::from_f64(value).to_le_bytes()),
+            DType::F64 => put(&value.to_le_bytes()),
+            DType::I32 => put(&(value as i32).to_le_bytes()),
+            DType::I64 => put(&(value as i64).to_le_bytes()),
+            other => panic!("{other} cannot be written element by element; shape rules refuse it"),
+        }
+    }
+
+    /// Writes one element of an I32 or I64 tensor.
+    ///
+    /// Panics as [`ViewMut::set`] does.
+    pub fn set_int(&mut self, index: [usize; AXES], value: i64) {
+        let at = self.layout.offset(index);
+        match self.layout.dtype {
+            DType::I32 => self.bytes[at..at + 4].copy_from_slice(&(value as i32).to_le_bytes()),
+            DType::I64 => self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes()),
+            other => panic!("{other} is no integer type; shape rules refuse it"),
+        }
+    }
+
+    /// The bytes of one block (one element for plain types), for copies between equal types.
+    pub fn block_mut(&mut self, index: [usize; AXES]) -> &mut [u8] {
+        let at = self.layout.offset(index);
+        &mut self.bytes[at..at + self.layout.dtype.block_bytes()]
+    }
+
+    /// Copies every element of a tensor of the same type and shape, bit for bit.
+    pub fn copy_from(&mut self, source: &View<'_>) {
+        let blocks = [self.layout.row_blocks(), self.layout.ne[1], self.layout.ne[2], self.layout.ne[3]];
+        let bytes = self.layout.dtype.block_bytes();
+        for index in indices(blocks) {
+            let at = source.layout.offset(index);
+            self.block_mut(index).copy_from_slice(&source.bytes[at..at + bytes]);
+        }
+    }
+}
+
+impl HostTensor {
+    /// A tensor whose bytes are all zero.
+    pub fn zeros(layout: Layout) -> HostTensor {
+        HostTensor { layout, bytes: vec![0; layout.span_bytes()] }
+    }
+
+    /// A tensor whose bytes, gaps between elements included, are all `byte`.
+    pub fn filled(layout: Layout, byte: u8) -> HostTensor {
+        HostTensor { layout, bytes: vec![byte; layout.span_bytes()] }
+    }
+
+    /// A tensor over bytes that already lie as `layout` says.
+    ///
+    /// Errors: the layout reaches past the end of `bytes`.
+    pub fn from_bytes(layout: Layout, bytes: Vec<u8>) -> Result<HostTensor, LayoutError> {
+        check_span(&layout, bytes.len())?;
+        Ok(HostTensor { layout, bytes })
+    }
+
+    /// A packed F32 tensor.
+    ///
+    /// Errors: a shape that does not fit, or whose element count is not `values.len()`.
+    pub fn from_f32(ne: &[usize], values: &[f32]) -> Result<HostTensor, LayoutError> {
+        let layout = Layout::contiguous(DType::F32, ne)?;
+        check_count(&layout, values.len())?;
+        HostTensor::from_bytes(layout, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    }
+
+    /// A packed I32 tensor.
+    ///
+    /// Errors: a shape that does not fit, or whose element count is not `values.len()`.
+    pub fn from_i32(ne: &[usize], values: &[i32]) -> Result<HostTensor, LayoutError> {
+        let layout = Layout::contiguous(DType::I32, ne)?;
+        check_count(&layout, values.len())?;
+        HostTensor::from_bytes(layout, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    }
+
+    readable!();
+
+    /// The bytes, gaps included; the first belongs to element 0.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The tensor for reading.
+    pub fn view(&self) -> View<'_> {
+        View { layout: self.layout, bytes: &self.bytes }
+    }
+
+    /// The tensor for writing.
+    ///
+    /// Errors: two elements share a byte.
+    pub fn view_mut(&mut self) -> Result<ViewMut<'_>, LayoutError> {
+        ViewMut::new(self.layout, &mut self.bytes)
+    }
+}
+
+fn check_count(layout: &Layout, values: usize) -> Result<(), LayoutError> {
+    if layout.elements() != values {
+        return Err(LayoutError(format!("{layout} has {} elements, {values} were given", layout.elements())));
+    }
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Compute graphs for state-space and linear-attention models.

@@ -1,0 +1,2 @@
+//! The `ssmgraph` command.
+fn main() {}
