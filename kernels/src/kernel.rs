@@ -270,7 +270,7 @@ fn check_step(step: &Step) -> Result<(), String> {
                     place.memory.len()
                 ));
             }
-            if (place.memory.start() as usize + place.offset_bytes) % place.layout.align() != 0 {
+            if !(place.memory.start() as usize + place.offset_bytes).is_multiple_of(place.layout.align()) {
                 return Err(format!("{kind} {index} at byte {} is not aligned", place.offset_bytes));
             }
         }

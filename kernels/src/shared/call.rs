@@ -139,26 +139,28 @@ impl In {
         }
         let start = self.at(0, row);
         let stride = self.layout.nb[0];
-        // SAFETY (all arms): elements first..first + len of the row lie inside the span and are aligned.
-        match self.layout.dtype {
-            DType::F32 if self.layout.rows_packed() => unsafe {
-                target.as_mut_ptr().copy_from_nonoverlapping(start.cast::<f32>().add(first), target.len())
-            },
-            DType::F32 => unsafe { gather(start, first, stride, target, |v: f32| v) },
-            DType::F16 => unsafe { gather(start, first, stride, target, f16::to_f32) },
-            DType::BF16 => unsafe { gather(start, first, stride, target, bf16::to_f32) },
-            DType::I32 => unsafe { gather(start, first, stride, target, |v: i32| v as f32) },
-            DType::I64 => unsafe { gather(start, first, stride, target, |v: i64| v as f32) },
-            DType::Q8_0 => {
-                for (i, value) in target.iter_mut().enumerate() {
-                    let element = first + i;
-                    let block = unsafe { start.add(element / Q8_0_BLOCK * stride) };
-                    let scale = unsafe { block.cast::<[u8; 2]>().read() };
-                    let quant = unsafe { block.add(2 + element % Q8_0_BLOCK).cast::<i8>().read() };
-                    *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
+        // SAFETY: elements first..first + len of the row lie inside the span and are aligned.
+        unsafe {
+            match self.layout.dtype {
+                DType::F32 if self.layout.rows_packed() => {
+                    target.as_mut_ptr().copy_from_nonoverlapping(start.cast::<f32>().add(first), target.len())
                 }
+                DType::F32 => gather(start, first, stride, target, |v: f32| v),
+                DType::F16 => gather(start, first, stride, target, f16::to_f32),
+                DType::BF16 => gather(start, first, stride, target, bf16::to_f32),
+                DType::I32 => gather(start, first, stride, target, |v: i32| v as f32),
+                DType::I64 => gather(start, first, stride, target, |v: i64| v as f32),
+                DType::Q8_0 => {
+                    for (i, value) in target.iter_mut().enumerate() {
+                        let element = first + i;
+                        let block = start.add(element / Q8_0_BLOCK * stride);
+                        let scale = block.cast::<[u8; 2]>().read();
+                        let quant = block.add(2 + element % Q8_0_BLOCK).cast::<i8>().read();
+                        *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
+                    }
+                }
+                other => panic!("{other} has no arithmetic; the support check refuses it"),
             }
-            other => panic!("{other} has no arithmetic; the support check refuses it"),
         }
     }
 
@@ -167,10 +169,12 @@ impl In {
         assert!(first < self.layout.ne[0], "element {first} outside the row");
         let element = self.at(first, row);
         // SAFETY: the element lies inside the span and is aligned.
-        match self.layout.dtype {
-            DType::I32 => unsafe { element.cast::<i32>().read() as i64 },
-            DType::I64 => unsafe { element.cast::<i64>().read() },
-            other => panic!("{other} is no integer type; the support check refuses it"),
+        unsafe {
+            match self.layout.dtype {
+                DType::I32 => element.cast::<i32>().read() as i64,
+                DType::I64 => element.cast::<i64>().read(),
+                other => panic!("{other} is no integer type; the support check refuses it"),
+            }
         }
     }
 
@@ -237,7 +241,7 @@ impl Out {
     /// # Safety
     /// No other worker touches these elements until the next barrier, and this worker holds no other
     /// reference to them.
-    #[allow(clippy::mut_from_ref)]
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
     pub unsafe fn f32_row(&self, row: Row, elements: Range<usize>) -> &mut [f32] {
         assert!(
             self.layout.dtype == DType::F32 && self.layout.rows_packed(),
@@ -256,7 +260,7 @@ impl Out {
     ///
     /// # Safety
     /// As [`Out::f32_row`].
-    #[allow(clippy::mut_from_ref)]
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
     pub unsafe fn row_bytes(&self, row: Row, blocks: Range<usize>) -> &mut [u8] {
         assert!(self.layout.rows_packed(), "{} has no packed rows", self.layout);
         assert!(blocks.start <= blocks.end && blocks.end <= self.layout.row_blocks(), "outside the row");
@@ -281,15 +285,17 @@ impl Out {
         }
         let start = self.at(0, row);
         let stride = self.layout.nb[0];
-        // SAFETY (all arms): the elements lie inside the span, aligned; unshared by the function's contract.
-        match self.layout.dtype {
-            DType::F32 if self.layout.rows_packed() => unsafe {
-                start.cast::<f32>().add(first).copy_from_nonoverlapping(values.as_ptr(), values.len())
-            },
-            DType::F32 => unsafe { scatter(start, first, stride, values, |v| v) },
-            DType::F16 => unsafe { scatter(start, first, stride, values, f16::from_f32) },
-            DType::BF16 => unsafe { scatter(start, first, stride, values, bf16::from_f32) },
-            other => panic!("{other} is no float result; the support check refuses it"),
+        // SAFETY: the elements lie inside the span, aligned; unshared by the function's contract.
+        unsafe {
+            match self.layout.dtype {
+                DType::F32 if self.layout.rows_packed() => {
+                    start.cast::<f32>().add(first).copy_from_nonoverlapping(values.as_ptr(), values.len())
+                }
+                DType::F32 => scatter(start, first, stride, values, |v| v),
+                DType::F16 => scatter(start, first, stride, values, f16::from_f32),
+                DType::BF16 => scatter(start, first, stride, values, bf16::from_f32),
+                other => panic!("{other} is no float result; the support check refuses it"),
+            }
         }
     }
 
@@ -300,11 +306,13 @@ impl Out {
     pub unsafe fn set_int(&self, first: usize, row: Row, value: i64) {
         assert!(first < self.layout.ne[0], "element {first} outside the row");
         let element = self.at(first, row);
-        // SAFETY (both arms): inside the span, aligned; unshared by the function's contract.
-        match self.layout.dtype {
-            DType::I32 => unsafe { element.cast::<i32>().write(value as i32) },
-            DType::I64 => unsafe { element.cast::<i64>().write(value) },
-            other => panic!("{other} is no integer result; the support check refuses it"),
+        // SAFETY: inside the span, aligned; unshared by the function's contract.
+        unsafe {
+            match self.layout.dtype {
+                DType::I32 => element.cast::<i32>().write(value as i32),
+                DType::I64 => element.cast::<i64>().write(value),
+                other => panic!("{other} is no integer result; the support check refuses it"),
+            }
         }
     }
 
@@ -354,7 +362,7 @@ impl Shared {
     ///
     /// # Safety
     /// Nobody else touches them until the next barrier, and this worker holds no other reference to them.
-    #[allow(clippy::mut_from_ref)]
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes, "outside the scratch");
         // SAFETY: inside the scratch; the rest by the function's contract.

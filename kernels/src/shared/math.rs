@@ -22,7 +22,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 8.333_452e-3;
     p = p * r + 4.166_579_6e-2;
     p = p * r + 1.666_666_5e-1;
-    p = p * r + 5.000_000_1e-1;
+    p = p * r + 5e-1;
     let value = p * (r * r) + r + 1.0;
     // Two factors, so that neither leaves the range of normal numbers.
     let n = rounded as i32;
@@ -97,7 +97,7 @@ pub fn tanh(x: f32) -> f32 {
 /// (1 + tanh t)/2 = sigmoid(2t), which keeps the left tail.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
-    const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+    const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
     let t = TWICE_SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
     if x == f32::NEG_INFINITY { 0.0 } else { x * sigmoid(t) }
 }
