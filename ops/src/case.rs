@@ -153,10 +153,9 @@ impl Arrangement {
             }
             Arrangement::GappedElements => nb.iter_mut().for_each(|stride| *stride *= 3),
             Arrangement::OddStrides => {
-                for axis in 0..AXES {
-                    if packed.ne[axis] == 1 {
-                        nb[axis] = dtype.block_bytes() * (1 + 6 * usize::from(!dtype.is_block()));
-                    }
+                let odd = dtype.block_bytes() * if dtype.is_block() { 1 } else { 7 };
+                for (stride, _) in nb.iter_mut().zip(packed.ne).filter(|(_, count)| *count == 1) {
+                    *stride = odd;
                 }
             }
         }

@@ -13,6 +13,7 @@ mod dtype;
 mod error;
 mod layout;
 pub mod math;
+pub mod quant;
 pub mod shape;
 pub mod tensor;
 

@@ -71,7 +71,9 @@ pub fn expect_repeats(
     if layout.repeats_into(to) {
         return Ok(());
     }
-    let axis = (0..4).find(|&axis| layout.ne[axis] == 0 || to.ne[axis] % layout.ne[axis] != 0).unwrap_or(0);
+    let axis = (0..4)
+        .find(|&axis| layout.ne[axis] == 0 || !to.ne[axis].is_multiple_of(layout.ne[axis]))
+        .unwrap_or(0);
     Err(OpError::new(
         op,
         format!(
