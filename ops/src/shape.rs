@@ -83,6 +83,21 @@ pub fn expect_repeats(
     ))
 }
 
+/// The index in an operand of shape `ne`, repeated along whole axes, that an index of the larger shape reads.
+pub fn repeated_index(ne: [usize; 4], index: [usize; 4]) -> [usize; 4] {
+    std::array::from_fn(|axis| index[axis] % ne[axis])
+}
+
+/// Requires an eps that keeps a norm's divisor real: finite and not negative.
+///
+/// Errors: any other value.
+pub fn expect_eps(op: &'static str, eps: f32) -> Result<(), OpError> {
+    if eps.is_finite() && eps >= 0.0 {
+        return Ok(());
+    }
+    Err(OpError::new(op, format!("eps = {eps}, expected a finite number of at least 0")))
+}
+
 /// A packed result layout.
 ///
 /// Errors: a size that cannot be addressed.
