@@ -62,7 +62,8 @@ fn unsafe_code_stands_in_kernels_only() {
             continue;
         }
         for (number, line) in code(&text) {
-            let keyword = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe");
+            let keyword =
+                line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe");
             if keyword {
                 offenders.push(format!("{path}:{number}: {}", line.trim()));
             }
@@ -146,16 +147,33 @@ fn every_source_file_is_part_of_the_build() {
         }
         let (name, parents) = if stem == "mod" {
             let (above, name) = folder.rsplit_once('/').unwrap_or(("", folder));
-            (name, [format!("{above}/mod.rs"), format!("{above}/lib.rs"), format!("{above}/main.rs"), format!("{above}.rs")])
+            (
+                name,
+                [
+                    format!("{above}/mod.rs"),
+                    format!("{above}/lib.rs"),
+                    format!("{above}/main.rs"),
+                    format!("{above}.rs"),
+                ],
+            )
         } else {
-            (stem, [format!("{folder}/mod.rs"), format!("{folder}/lib.rs"), format!("{folder}/main.rs"), format!("{folder}.rs")])
+            (
+                stem,
+                [
+                    format!("{folder}/mod.rs"),
+                    format!("{folder}/lib.rs"),
+                    format!("{folder}/main.rs"),
+                    format!("{folder}.rs"),
+                ],
+            )
         };
         let declared = parents.iter().filter_map(|parent| all.get(parent)).any(|text| {
             // The ops! list declares its modules itself.
             text.contains(&format!("mod {name};")) || text.contains(&format!("    {name}: "))
         });
         // Files next to integration tests are declared by the test that uses them.
-        let beside_tests = folder.contains("/tests/") && all.iter().any(|(p, t)| p.contains("/tests/") && t.contains(&format!("mod {name};")));
+        let beside_tests = folder.contains("/tests/")
+            && all.iter().any(|(p, t)| p.contains("/tests/") && t.contains(&format!("mod {name};")));
         if !declared && !beside_tests {
             offenders.push(path.clone());
         }
@@ -203,8 +221,19 @@ fn packages() -> Vec<serde_json::Value> {
 #[test]
 fn every_dependency_has_a_usable_licence() {
     const USABLE: &[&str] = &[
-        "MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib",
-        "Unicode-3.0", "Unlicense", "0BSD", "BSL-1.0", "CC0-1.0", "MIT-0",
+        "MIT",
+        "Apache-2.0",
+        "Apache-2.0 WITH LLVM-exception",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "ISC",
+        "Zlib",
+        "Unicode-3.0",
+        "Unlicense",
+        "0BSD",
+        "BSL-1.0",
+        "CC0-1.0",
+        "MIT-0",
     ];
     let usable = |expression: &str| {
         expression.replace('/', " OR ").split(" OR ").any(|alternative| {
