@@ -29,6 +29,13 @@ impl Tolerance {
         }
     }
 
+    /// A plain `f32` sum of this many terms up to `magnitude`: half a unit in the last place of a partial
+    /// sum for each addition.
+    pub fn sum_of(terms: usize, magnitude: f64) -> Tolerance {
+        let atol = magnitude * terms as f64 * f64::from(f32::EPSILON) / 2.0;
+        Tolerance { rtol: 2e-6, atol: atol.max(Tolerance::F32.atol) }
+    }
+
     /// The first element that lies outside the tolerance, as text; `None` when all are inside.
     pub fn mismatch(&self, got: &HostTensor, want: &HostTensor) -> Option<String> {
         if got.ne() != want.ne() {
@@ -156,10 +163,9 @@ impl Arrangement {
             }
             Arrangement::GappedElements => nb.iter_mut().for_each(|stride| *stride *= 3),
             Arrangement::OddStrides => {
-                for axis in 0..AXES {
-                    if packed.ne[axis] == 1 {
-                        nb[axis] = dtype.block_bytes() * (1 + 6 * usize::from(!dtype.is_block()));
-                    }
+                let odd = dtype.block_bytes() * if dtype.is_block() { 1 } else { 7 };
+                for (stride, _) in nb.iter_mut().zip(packed.ne).filter(|(_, count)| *count == 1) {
+                    *stride = odd;
                 }
             }
         }
@@ -240,4 +246,46 @@ pub fn fill(layout: Layout, mut value: impl FnMut([usize; AXES]) -> f64) -> Host
         view.set(index, value(index));
     }
     tensor
+}
+
+/// Operands, with names, for an op that works along rows: every arrangement, row lengths around the widths
+/// of vectors and warps, one long row, nothing along each axis, and the narrow float types. Numbers lie in
+/// −2..2.
+pub fn row_inputs(seed: u64) -> Vec<(String, HostTensor)> {
+    let mut values = Values::new(seed);
+    let mut inputs = Vec::new();
+    let mut add = |name: String, arrangement: Arrangement, dtype: DType, ne: &[usize]| {
+        inputs.push((name, values.arranged(arrangement, dtype, ne, -2.0, 2.0)));
+    };
+    for &arrangement in Arrangement::ALL {
+        add(arrangement.name().into(), arrangement, DType::F32, &[37, 5, 3, 2]);
+    }
+    for ne in [[33, 1, 4, 1], [1, 5, 1, 2], [70, 1, 1, 1]] {
+        add(format!("odd_strides_{ne:?}"), Arrangement::OddStrides, DType::F32, &ne);
+    }
+    for length in [1, 2, 15, 16, 17, 31, 33, 64, 65, 130, 257] {
+        add(format!("row_of_{length}"), Arrangement::Contiguous, DType::F32, &[length, 3]);
+    }
+    add("row_of_5001".into(), Arrangement::Contiguous, DType::F32, &[5001]);
+    for axis in 0..AXES {
+        let mut ne = [3, 2, 2, 2];
+        ne[axis] = 0;
+        add(format!("empty_axis_{axis}"), Arrangement::Contiguous, DType::F32, &ne);
+    }
+    add("empty_axes_0_and_2".into(), Arrangement::Contiguous, DType::F32, &[0, 2, 0]);
+    for dtype in [DType::F16, DType::BF16] {
+        for &arrangement in Arrangement::ALL {
+            add(format!("{dtype}_{}", arrangement.name()), arrangement, dtype, &[35, 3, 2]);
+        }
+    }
+    inputs
+}
+
+/// A packed `f32` tensor of these numbers, as rows of `row_length`.
+///
+/// Panics when the rows are not whole, or `row_length` is 0; cases use neither.
+pub fn rows_of(row_length: usize, numbers: &[f64]) -> HostTensor {
+    assert_eq!(numbers.len() % row_length, 0, "whole rows");
+    let layout = Layout::contiguous(DType::F32, &[row_length, numbers.len() / row_length]);
+    fill(layout.expect("a case's shape fits"), |[i0, i1, ..]| numbers[i1 * row_length + i0])
 }

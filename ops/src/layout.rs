@@ -70,7 +70,7 @@ impl Layout {
             )));
         }
         let align = self.align();
-        if let Some(axis) = (0..AXES).find(|&axis| self.nb[axis] % align != 0) {
+        if let Some(axis) = (0..AXES).find(|&axis| !self.nb[axis].is_multiple_of(align)) {
             return Err(LayoutError(format!(
                 "{self}: nb[{axis}] = {} is not a multiple of {align}, the alignment of {}",
                 self.nb[axis], self.dtype
@@ -211,7 +211,7 @@ impl Layout {
             if stride < covered {
                 return true;
             }
-            covered = stride * (count - 1) + covered;
+            covered += stride * (count - 1);
         }
         false
     }
@@ -323,12 +323,12 @@ impl Layout {
         if self.is_empty() {
             return to.is_empty();
         }
-        (0..AXES).all(|axis| to.ne[axis] % self.ne[axis] == 0)
+        (0..AXES).all(|axis| to.ne[axis].is_multiple_of(self.ne[axis]))
     }
 }
 
 fn blocks_of(dtype: DType, count: usize) -> Result<usize, LayoutError> {
-    if count % dtype.block_len() != 0 {
+    if !count.is_multiple_of(dtype.block_len()) {
         return Err(LayoutError(format!(
             "ne[0] = {count} is not a multiple of {}, the block length of {dtype}",
             dtype.block_len()
@@ -351,7 +351,10 @@ impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = self.ne.iter().rposition(|&n| n != 1).map_or(1, |last| last + 1);
         write!(f, "{}{:?}", self.dtype, &self.ne[..axes])?;
-        if self.dtype.block_len() == 0 || self.ne[0] % self.dtype.block_len() != 0 || !self.is_contiguous() {
+        if self.dtype.block_len() == 0
+            || !self.ne[0].is_multiple_of(self.dtype.block_len())
+            || !self.is_contiguous()
+        {
             write!(f, ":nb{:?}", self.nb)?;
         }
         Ok(())

@@ -128,6 +128,16 @@ ops! {
     view: Window,
     permute: Permute,
     transpose: Transpose,
+    ssm_conv: SsmConv,
+    gated_norm: GatedNorm,
+    rms_norm: RmsNorm,
+    l2_norm: L2Norm,
+    soft_max: SoftMax,
+    cumsum: Cumsum,
+    argmax: Argmax,
+    mean: Mean,
+    sum: Sum,
+    sum_rows: SumRows,
 }
 
 impl Op {

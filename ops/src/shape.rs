@@ -71,7 +71,9 @@ pub fn expect_repeats(
     if layout.repeats_into(to) {
         return Ok(());
     }
-    let axis = (0..4).find(|&axis| layout.ne[axis] == 0 || to.ne[axis] % layout.ne[axis] != 0).unwrap_or(0);
+    let axis = (0..4)
+        .find(|&axis| layout.ne[axis] == 0 || !to.ne[axis].is_multiple_of(layout.ne[axis]))
+        .unwrap_or(0);
     Err(OpError::new(
         op,
         format!(
@@ -115,6 +117,21 @@ pub fn checked_row(
         _ if id == -1 => Ok(None),
         _ => Err(OpError::new(op, format!("{operand}{at:?} = {id}, expected −1 or a row below {rows}"))),
     }
+}
+
+/// The index in an operand of shape `ne`, repeated along whole axes, that an index of the larger shape reads.
+pub fn repeated_index(ne: [usize; 4], index: [usize; 4]) -> [usize; 4] {
+    std::array::from_fn(|axis| index[axis] % ne[axis])
+}
+
+/// Requires an eps that keeps a norm's divisor real: finite and not negative.
+///
+/// Errors: any other value.
+pub fn expect_eps(op: &'static str, eps: f32) -> Result<(), OpError> {
+    if eps.is_finite() && eps >= 0.0 {
+        return Ok(());
+    }
+    Err(OpError::new(op, format!("eps = {eps}, expected a finite number of at least 0")))
 }
 
 /// A packed result layout.

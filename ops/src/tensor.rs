@@ -42,6 +42,12 @@ pub fn indices(ne: [usize; AXES]) -> impl Iterator<Item = [usize; AXES]> {
     })
 }
 
+/// The indices on axes 1, 2 and 3 of every row of a shape, axis 1 fastest; none when the rows have no
+/// elements.
+pub fn rows(ne: [usize; AXES]) -> impl Iterator<Item = [usize; 3]> {
+    indices([ne[0].min(1), ne[1], ne[2], ne[3]]).map(|[_, i1, i2, i3]| [i1, i2, i3])
+}
+
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes")
 }

@@ -1,0 +1,314 @@
+//! What a CPU kernel is, and a program of calls.
+
+use crate::memory::{Memory, OutOfMemory};
+use crate::shared::call::{Call, In, Out, Shared};
+use crate::shared::pool::{KernelPanic, Pool, Worker};
+use ssmgraph_ops::{Layout, Op, OpError, Storage};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a kernel will not run a call; the op then runs elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Declined(pub String);
+
+/// Scratch memory that a call needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scratch {
+    /// Bytes that all workers see.
+    pub shared_bytes: usize,
+    /// `f32` values of each worker's own.
+    pub own_floats: usize,
+}
+
+/// One op on the CPU. Implemented by the op's attribute struct.
+pub trait CpuKernel: Sync {
+    /// Whether the kernel computes the right result for operands of these layouts, which the op's shape
+    /// rule has accepted.
+    ///
+    /// Errors: the reason why not.
+    fn supports(&self, inputs: &[Layout]) -> Result<(), Declined>;
+
+    /// Rough cost of a call in element steps (about a nanosecond each on one core); decides whether a call
+    /// is worth several workers.
+    fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize;
+
+    /// Scratch that a call needs.
+    fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch;
+
+    /// This worker's share of a call. Every worker of the run calls it; `own` is the worker's own scratch,
+    /// undefined at the start.
+    ///
+    /// Errors: a value the op cannot accept, such as an index outside the table. A worker that returns an
+    /// error still meets every barrier of the call.
+    fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError>;
+}
+
+/// A tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The buffer.
+    pub memory: Arc<Memory>,
+    /// Offset of element 0, in bytes.
+    pub offset_bytes: usize,
+    /// Where the elements lie from there.
+    pub layout: Layout,
+}
+
+/// One op with its operands and results in memory.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The op.
+    pub op: Op,
+    /// Operands in the order of the op's table.
+    pub inputs: Vec<Place>,
+    /// Results in the op's order; those of [`Storage::Update`] lie where operand 0 lies.
+    pub results: Vec<Place>,
+}
+
+/// Why a program could not be made or run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// A step names memory outside its buffer, or memory that it must not share.
+    #[error("step {step} ({op}): {what}")]
+    Memory {
+        /// Index of the step.
+        step: usize,
+        /// The op's name.
+        op: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// There is no CPU kernel for a step, or it declined.
+    #[error("{op}: {reason}")]
+    Unsupported {
+        /// The op's name.
+        op: &'static str,
+        /// Why.
+        reason: Declined,
+    },
+    /// An op met a value it cannot accept.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The system refused memory.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// A kernel broke a promise.
+    #[error(transparent)]
+    Panic(#[from] KernelPanic),
+}
+
+/// Sees each step of a run, on the calling thread.
+pub trait Observer: Sync {
+    /// Before the step with this index.
+    fn begin(&self, step: usize);
+    /// After it.
+    fn end(&self, step: usize);
+}
+
+/// Calls below this many element steps run on one worker: a barrier costs about as much.
+const ALONE_WORK_MAX: usize = 20_000;
+
+/// A list of calls over fixed memory, ready to run many times.
+pub struct Program {
+    calls: Vec<Bound>,
+    /// Every writable buffer once, in address order: the order in which their locks are taken.
+    memories: Vec<Arc<Memory>>,
+    /// Scratch of all workers' own, `own_floats` each; made for the largest worker count seen.
+    own: Mutex<Vec<f32>>,
+    own_floats: usize,
+    _shared: Arc<Memory>,
+}
+
+struct Bound {
+    op: Op,
+    call: Call,
+    alone: bool,
+}
+
+impl Program {
+    /// Checks every step and binds it to its memory.
+    ///
+    /// Errors: memory outside a buffer, results that overlap what they must not, an op without a kernel for
+    /// these layouts, no memory for scratch.
+    pub fn new(steps: Vec<Step>) -> Result<Program, ProgramError> {
+        let mut scratch = Scratch::default();
+        for (index, step) in steps.iter().enumerate() {
+            let fault = |what| ProgramError::Memory { step: index, op: step.op.name(), what };
+            check_step(step).map_err(fault)?;
+            let kernel = kernel_of(&step.op)?;
+            let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
+            kernel
+                .supports(&inputs)
+                .map_err(|reason| ProgramError::Unsupported { op: step.op.name(), reason })?;
+            let needs = kernel.scratch(&inputs, &results);
+            scratch.shared_bytes = scratch.shared_bytes.max(needs.shared_bytes);
+            scratch.own_floats = scratch.own_floats.max(needs.own_floats);
+        }
+        let shared = Arc::new(Memory::zeroed(scratch.shared_bytes)?);
+        let mut memories: Vec<Arc<Memory>> = steps
+            .iter()
+            .flat_map(|step| step.inputs.iter().chain(&step.results))
+            .map(|p| p.memory.clone())
+            .collect();
+        memories.retain(|memory| memory.is_writable());
+        memories.push(shared.clone());
+        memories.sort_by_key(|memory| memory.start() as usize);
+        memories.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let calls = steps.into_iter().map(|step| bind(step, &shared)).collect::<Result<_, _>>()?;
+        Ok(Program {
+            calls,
+            memories,
+            own: Mutex::new(Vec::new()),
+            own_floats: scratch.own_floats,
+            _shared: shared,
+        })
+    }
+
+    /// Runs every step on `workers` workers.
+    ///
+    /// Errors: the error of the first step that failed; later steps did not run.
+    pub fn run(&self, workers: usize, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
+        let _held: Vec<_> = self.memories.iter().map(|memory| memory.hold()).collect();
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.resize(workers.max(1) * self.own_floats, 0.0);
+        let slices: Vec<Mutex<&mut [f32]>> = if self.own_floats == 0 {
+            (0..workers.max(1)).map(|_| Mutex::new(&mut [][..])).collect()
+        } else {
+            own.chunks_mut(self.own_floats).map(Mutex::new).collect()
+        };
+        let failure: Mutex<Option<OpError>> = Mutex::new(None);
+        Pool::global().run(workers, &|worker| {
+            let mut own = slices[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
+            self.walk(&worker, &mut own, observer.filter(|_| worker.index == 0), &failure);
+        })?;
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// One worker's way through the list.
+    fn walk(
+        &self,
+        worker: &Worker<'_>,
+        own: &mut [f32],
+        observer: Option<&dyn Observer>,
+        failure: &Mutex<Option<OpError>>,
+    ) {
+        let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let mut previous_alone = true;
+        for (index, Bound { op, call, alone }) in self.calls.iter().enumerate() {
+            if index > 0 && !(*alone && previous_alone) {
+                worker.barrier();
+            }
+            previous_alone = *alone;
+            // After a barrier all workers see the same answer: an error is noted before the next one.
+            if failed() && !*alone {
+                return;
+            }
+            if *alone && (worker.index != 0 || failed()) {
+                continue;
+            }
+            if let Some(observer) = observer {
+                observer.begin(index);
+            }
+            let party = if *alone { Worker::ALONE } else { *worker };
+            let kernel = crate::cpu(op).expect("checked when the program was made");
+            if let Err(error) = kernel.run(call, &party, own) {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            if let Some(observer) = observer {
+                observer.end(index);
+            }
+        }
+    }
+}
+
+fn kernel_of(op: &Op) -> Result<&dyn CpuKernel, ProgramError> {
+    crate::cpu(op).ok_or_else(|| ProgramError::Unsupported {
+        op: op.name(),
+        reason: Declined("there is no CPU kernel for this op".into()),
+    })
+}
+
+fn layouts(places: &[Place]) -> Vec<Layout> {
+    places.iter().map(|place| place.layout).collect()
+}
+
+fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
+    let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
+    let work = kernel_of(&step.op)?.work(&inputs, &results);
+    // SAFETY: `check_step` found the span of each place inside its buffer and aligned, results writable and
+    // without overlap; the program keeps the buffers alive and holds their locks while it runs.
+    let call = unsafe {
+        Call {
+            inputs: step
+                .inputs
+                .iter()
+                .map(|p| In::new(p.memory.start().add(p.offset_bytes), p.layout))
+                .collect(),
+            results: step
+                .results
+                .iter()
+                .map(|p| Out::new(p.memory.start().add(p.offset_bytes), p.layout))
+                .collect(),
+            shared: Shared::new(shared.start(), shared.len()),
+        }
+    };
+    Ok(Bound { op: step.op, call, alone: work < ALONE_WORK_MAX })
+}
+
+/// The rules that make a call sound: everything inside its buffer and aligned, results writable and free of
+/// overlap with one another and with operands, except where the op may take an operand's memory over.
+fn check_step(step: &Step) -> Result<(), String> {
+    for (kind, places) in [("operand", &step.inputs), ("result", &step.results)] {
+        for (index, place) in places.iter().enumerate() {
+            let end = place.offset_bytes.checked_add(place.layout.span_bytes());
+            if end.is_none_or(|end| end > place.memory.len()) {
+                return Err(format!(
+                    "{kind} {index} reaches past the end of its {} bytes",
+                    place.memory.len()
+                ));
+            }
+            if !(place.memory.start() as usize + place.offset_bytes).is_multiple_of(place.layout.align()) {
+                return Err(format!("{kind} {index} at byte {} is not aligned", place.offset_bytes));
+            }
+        }
+    }
+    let storage = step.op.storage();
+    for (index, result) in step.results.iter().enumerate() {
+        if !result.memory.is_writable() {
+            return Err(format!("result {index} lies in read-only memory"));
+        }
+        if result.layout.may_overlap() {
+            return Err(format!("result {index} has elements that share bytes"));
+        }
+        if let Some(other) = step.results[..index].iter().position(|other| overlap(result, other)) {
+            return Err(format!("results {other} and {index} overlap"));
+        }
+        for (operand, input) in step.inputs.iter().enumerate() {
+            let taken_over = match storage {
+                Storage::Fresh { reuse } => index == 0 && reuse.contains(&operand) && same(result, input),
+                Storage::Update => index == 0 && operand == 0 && same(result, input),
+                Storage::View { .. } => false,
+            };
+            if overlap(result, input) && !taken_over {
+                return Err(format!("result {index} overlaps operand {operand}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same(a: &Place, b: &Place) -> bool {
+    Arc::ptr_eq(&a.memory, &b.memory) && a.offset_bytes == b.offset_bytes && a.layout == b.layout
+}
+
+fn overlap(a: &Place, b: &Place) -> bool {
+    let end = |place: &Place| place.offset_bytes + place.layout.span_bytes();
+    !a.layout.is_empty()
+        && !b.layout.is_empty()
+        && Arc::ptr_eq(&a.memory, &b.memory)
+        && a.offset_bytes < end(b)
+        && b.offset_bytes < end(a)
+}

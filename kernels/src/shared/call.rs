@@ -1,0 +1,382 @@
+//! Operands and results of one kernel call: pointers with layouts.
+//!
+//! [`In`] and [`Out`] are made by a program, which has checked that the layout lies inside its buffer and
+//! that results overlap nothing they must not (see `program.rs`). Kernels then index rows; a row is named by
+//! its indices on axes 1, 2 and 3.
+
+use half::{bf16, f16};
+use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
+use std::ops::Range;
+use std::slice;
+
+use super::pool::Worker;
+
+/// Indices on axes 1, 2 and 3.
+pub type Row = [usize; 3];
+
+/// An operand.
+///
+/// The bytes may also be written during the call: when a result takes over the operand's memory (an op whose
+/// storage lists the operand under `reuse`, or updates it). Kernels of such ops read through [`In::load`]
+/// only, which copies, and write an element after they read it.
+#[derive(Clone, Copy, Debug)]
+pub struct In {
+    start: *const u8,
+    layout: Layout,
+}
+
+/// A result.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    start: *mut u8,
+    layout: Layout,
+}
+
+/// Scratch memory that all workers of a call see; its contents are undefined at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    start: *mut u8,
+    bytes: usize,
+}
+
+/// One call of a kernel.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Operands in the order of the op's table.
+    pub inputs: Vec<In>,
+    /// Results in the op's order.
+    pub results: Vec<Out>,
+    /// Scratch as large as the kernel asked for.
+    pub shared: Shared,
+}
+
+// SAFETY: the pointers reach memory whose locks the running program holds; workers write disjoint parts,
+// which is the contract of the unsafe methods below.
+unsafe impl Send for Call {}
+// SAFETY: as above.
+unsafe impl Sync for Call {}
+
+impl In {
+    /// An operand at `start`.
+    ///
+    /// # Safety
+    /// `layout.span_bytes()` bytes from `start` stay readable while the call lives, and `start` is aligned
+    /// for the element type.
+    pub unsafe fn new(start: *const u8, layout: Layout) -> In {
+        In { start, layout }
+    }
+
+    /// Where the elements lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Element counts, innermost axis first.
+    pub fn ne(&self) -> [usize; 4] {
+        self.layout.ne
+    }
+
+    fn at(&self, first: usize, row: Row) -> *const u8 {
+        let index = [first, row[0], row[1], row[2]];
+        assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
+        // SAFETY: an index inside the shape lies inside the span, which is readable.
+        unsafe { self.start.add(self.layout.offset(index)) }
+    }
+
+    /// A row whose elements are packed `f32`; `None` for other types and spread elements. Not for operands
+    /// whose memory a result takes over.
+    pub fn f32_row(&self, row: Row) -> Option<&[f32]> {
+        self.packed_row(DType::F32, row)
+    }
+
+    /// A row whose elements are packed `i32`; otherwise as [`In::f32_row`].
+    pub fn i32_row(&self, row: Row) -> Option<&[i32]> {
+        self.packed_row(DType::I32, row)
+    }
+
+    /// A row whose elements are packed `f16`; otherwise as [`In::f32_row`].
+    pub fn f16_row(&self, row: Row) -> Option<&[f16]> {
+        self.packed_row(DType::F16, row)
+    }
+
+    /// A row whose elements are packed `bf16`; otherwise as [`In::f32_row`].
+    pub fn bf16_row(&self, row: Row) -> Option<&[bf16]> {
+        self.packed_row(DType::BF16, row)
+    }
+
+    fn packed_row<T>(&self, dtype: DType, row: Row) -> Option<&[T]> {
+        if self.layout.dtype != dtype || !self.layout.rows_packed() {
+            return None;
+        }
+        if self.layout.ne[0] == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: the row is inside the span, packed, and of this type; layouts keep rows aligned. Nobody
+        // writes it during the call, by the rule on `In`.
+        Some(unsafe { slice::from_raw_parts(self.at(0, row).cast(), self.layout.ne[0]) })
+    }
+
+    /// The bytes of a row whose blocks (elements of plain types) are packed. Not for operands whose memory a
+    /// result takes over.
+    pub fn row_bytes(&self, row: Row) -> Option<&[u8]> {
+        if !self.layout.rows_packed() {
+            return None;
+        }
+        if self.layout.ne[0] == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: as in `packed_row`, without a type.
+        Some(unsafe { slice::from_raw_parts(self.at(0, row), self.layout.row_bytes()) })
+    }
+
+    /// Copies elements `first..first + target.len()` of a row into `target` as `f32`, whatever the type and
+    /// the stride; Q8_0 is expanded. Types without arithmetic are refused by the kernels' support checks.
+    #[inline]
+    pub fn load(&self, row: Row, first: usize, target: &mut [f32]) {
+        assert!(first + target.len() <= self.layout.ne[0], "elements outside the row");
+        if target.is_empty() {
+            return;
+        }
+        let start = self.at(0, row);
+        let stride = self.layout.nb[0];
+        // SAFETY: elements first..first + len of the row lie inside the span and are aligned.
+        unsafe {
+            match self.layout.dtype {
+                DType::F32 if self.layout.rows_packed() => {
+                    target.as_mut_ptr().copy_from_nonoverlapping(start.cast::<f32>().add(first), target.len())
+                }
+                DType::F32 => gather(start, first, stride, target, |v: f32| v),
+                DType::F16 => gather(start, first, stride, target, f16::to_f32),
+                DType::BF16 => gather(start, first, stride, target, bf16::to_f32),
+                DType::I32 => gather(start, first, stride, target, |v: i32| v as f32),
+                DType::I64 => gather(start, first, stride, target, |v: i64| v as f32),
+                DType::Q8_0 => {
+                    for (i, value) in target.iter_mut().enumerate() {
+                        let element = first + i;
+                        let block = start.add(element / Q8_0_BLOCK * stride);
+                        let scale = block.cast::<[u8; 2]>().read();
+                        let quant = block.add(2 + element % Q8_0_BLOCK).cast::<i8>().read();
+                        *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
+                    }
+                }
+                other => panic!("{other} has no arithmetic; the support check refuses it"),
+            }
+        }
+    }
+
+    /// One element of an I32 or I64 operand.
+    pub fn int(&self, first: usize, row: Row) -> i64 {
+        assert!(first < self.layout.ne[0], "element {first} outside the row");
+        let element = self.at(first, row);
+        // SAFETY: the element lies inside the span and is aligned.
+        unsafe {
+            match self.layout.dtype {
+                DType::I32 => element.cast::<i32>().read() as i64,
+                DType::I64 => element.cast::<i64>().read(),
+                other => panic!("{other} is no integer type; the support check refuses it"),
+            }
+        }
+    }
+
+    /// A pointer to one block (one element of plain types), readable for the type's block size.
+    pub fn block(&self, block: usize, row: Row) -> *const u8 {
+        assert!(block < self.layout.row_blocks(), "block {block} outside the row");
+        self.at(block, row)
+    }
+}
+
+/// # Safety
+/// `target.len()` elements of type `T`, `stride` bytes apart and starting at number `first`, are readable.
+#[inline(always)]
+unsafe fn gather<T: Copy>(
+    start: *const u8,
+    first: usize,
+    stride: usize,
+    target: &mut [f32],
+    convert: impl Fn(T) -> f32,
+) {
+    if stride == size_of::<T>() {
+        for (i, value) in target.iter_mut().enumerate() {
+            // SAFETY: by the function's contract.
+            *value = convert(unsafe { start.cast::<T>().add(first + i).read() });
+        }
+    } else {
+        for (i, value) in target.iter_mut().enumerate() {
+            // SAFETY: by the function's contract.
+            *value = convert(unsafe { start.add((first + i) * stride).cast::<T>().read() });
+        }
+    }
+}
+
+impl Out {
+    /// A result at `start`.
+    ///
+    /// # Safety
+    /// `layout.span_bytes()` bytes from `start` stay writable while the call lives, `start` is aligned for
+    /// the element type, and no two elements of `layout` share a byte.
+    pub unsafe fn new(start: *mut u8, layout: Layout) -> Out {
+        Out { start, layout }
+    }
+
+    /// Where the elements lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Element counts, innermost axis first.
+    pub fn ne(&self) -> [usize; 4] {
+        self.layout.ne
+    }
+
+    fn at(&self, first: usize, row: Row) -> *mut u8 {
+        let index = [first, row[0], row[1], row[2]];
+        assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
+        // SAFETY: an index inside the shape lies inside the span, which is writable.
+        unsafe { self.start.add(self.layout.offset(index)) }
+    }
+
+    /// A row of packed `f32`. Results that an op computes are packed `f32` unless its shape rule says
+    /// otherwise.
+    ///
+    /// # Safety
+    /// No other worker touches these elements until the next barrier, and this worker holds no other
+    /// reference to them.
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
+    pub unsafe fn f32_row(&self, row: Row, elements: Range<usize>) -> &mut [f32] {
+        assert!(
+            self.layout.dtype == DType::F32 && self.layout.rows_packed(),
+            "{} is not packed f32",
+            self.layout
+        );
+        assert!(elements.start <= elements.end && elements.end <= self.layout.ne[0], "outside the row");
+        if elements.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: inside the span, aligned, and unshared by the function's contract.
+        unsafe { slice::from_raw_parts_mut(self.at(elements.start, row).cast(), elements.len()) }
+    }
+
+    /// The bytes of blocks (elements of plain types) of a packed row.
+    ///
+    /// # Safety
+    /// As [`Out::f32_row`].
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
+    pub unsafe fn row_bytes(&self, row: Row, blocks: Range<usize>) -> &mut [u8] {
+        assert!(self.layout.rows_packed(), "{} has no packed rows", self.layout);
+        assert!(blocks.start <= blocks.end && blocks.end <= self.layout.row_blocks(), "outside the row");
+        if blocks.is_empty() {
+            return &mut [];
+        }
+        let bytes = blocks.len() * self.layout.dtype.block_bytes();
+        // SAFETY: inside the span, and unshared by the function's contract.
+        unsafe { slice::from_raw_parts_mut(self.at(blocks.start, row), bytes) }
+    }
+
+    /// Writes `values` to elements `first..` of a row, rounded to the result's float type, whatever the
+    /// stride.
+    ///
+    /// # Safety
+    /// No other worker touches these elements until the next barrier.
+    #[inline]
+    pub unsafe fn store(&self, row: Row, first: usize, values: &[f32]) {
+        assert!(first + values.len() <= self.layout.ne[0], "elements outside the row");
+        if values.is_empty() {
+            return;
+        }
+        let start = self.at(0, row);
+        let stride = self.layout.nb[0];
+        // SAFETY: the elements lie inside the span, aligned; unshared by the function's contract.
+        unsafe {
+            match self.layout.dtype {
+                DType::F32 if self.layout.rows_packed() => {
+                    start.cast::<f32>().add(first).copy_from_nonoverlapping(values.as_ptr(), values.len())
+                }
+                DType::F32 => scatter(start, first, stride, values, |v| v),
+                DType::F16 => scatter(start, first, stride, values, f16::from_f32),
+                DType::BF16 => scatter(start, first, stride, values, bf16::from_f32),
+                other => panic!("{other} is no float result; the support check refuses it"),
+            }
+        }
+    }
+
+    /// Writes one element of an I32 or I64 result.
+    ///
+    /// # Safety
+    /// No other worker touches this element until the next barrier.
+    pub unsafe fn set_int(&self, first: usize, row: Row, value: i64) {
+        assert!(first < self.layout.ne[0], "element {first} outside the row");
+        let element = self.at(first, row);
+        // SAFETY: inside the span, aligned; unshared by the function's contract.
+        unsafe {
+            match self.layout.dtype {
+                DType::I32 => element.cast::<i32>().write(value as i32),
+                DType::I64 => element.cast::<i64>().write(value),
+                other => panic!("{other} is no integer result; the support check refuses it"),
+            }
+        }
+    }
+
+    /// A pointer to one block (one element of plain types), writable for the type's block size.
+    pub fn block(&self, block: usize, row: Row) -> *mut u8 {
+        assert!(block < self.layout.row_blocks(), "block {block} outside the row");
+        self.at(block, row)
+    }
+}
+
+/// # Safety
+/// `values.len()` elements of type `T`, `stride` bytes apart and starting at number `first`, are writable.
+#[inline(always)]
+unsafe fn scatter<T>(
+    start: *mut u8,
+    first: usize,
+    stride: usize,
+    values: &[f32],
+    convert: impl Fn(f32) -> T,
+) {
+    for (i, &value) in values.iter().enumerate() {
+        // SAFETY: by the function's contract.
+        unsafe { start.add((first + i) * stride).cast::<T>().write(convert(value)) }
+    }
+}
+
+impl Shared {
+    /// Scratch at `start`.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `start` stay writable while the call lives, aligned to 64.
+    pub unsafe fn new(start: *mut u8, bytes: usize) -> Shared {
+        Shared { start, bytes }
+    }
+
+    /// Bytes `range` for reading.
+    ///
+    /// # Safety
+    /// They were written, and nobody writes them until the next barrier.
+    pub unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.bytes, "outside the scratch");
+        // SAFETY: inside the scratch; the rest by the function's contract.
+        unsafe { slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// Bytes `range` for writing.
+    ///
+    /// # Safety
+    /// Nobody else touches them until the next barrier, and this worker holds no other reference to them.
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
+    pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.bytes, "outside the scratch");
+        // SAFETY: inside the scratch; the rest by the function's contract.
+        unsafe { slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// The rows of `layout` that belong to `worker`, as indices on axes 1, 2 and 3.
+pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row> {
+    let layout = *layout;
+    worker.share(layout.rows()).map(move |row| layout.row_index(row))
+}
+
+/// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.
+pub fn repeat_row(row: Row, ne: [usize; 4]) -> Row {
+    [row[0] % ne[1], row[1] % ne[2], row[2] % ne[3]]
+}

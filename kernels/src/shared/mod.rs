@@ -1,0 +1,6 @@
+//! What kernels share: operands as pointers with layouts, the thread pool, vector dispatch, scalar functions.
+
+pub mod call;
+pub mod math;
+pub mod pool;
+pub mod simd;

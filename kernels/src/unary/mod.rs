@@ -1,0 +1,3 @@
+//! Element-wise functions of one operand.
+
+mod cpu;
