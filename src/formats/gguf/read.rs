@@ -120,7 +120,7 @@ impl Entry {
     }
 
     fn place(self, data_start: usize, alignment: usize, file_bytes: usize) -> Result<TensorInfo, GgufError> {
-        if self.offset % alignment as u64 != 0 {
+        if !self.offset.is_multiple_of(alignment as u64) {
             return Err(self.error(format!("has offset {}, expected a multiple of {alignment}", self.offset)));
         }
         let bytes = self.layout.span_bytes();
