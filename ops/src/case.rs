@@ -3,7 +3,7 @@
 use crate::{DType, HostTensor, Layout, Op, OpError, layout::AXES, tensor::indices};
 
 /// How far an element may lie from the reference: `|got − want| ≤ atol + rtol·|want|`. NaN matches NaN and
-/// an infinity the same infinity. Integers must always be equal.
+/// an infinity the same infinity. Integers and blocks must always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Share of the wanted value.
@@ -20,10 +20,36 @@ impl Tolerance {
     /// Sums of a few hundred `f32` terms of order one.
     pub const F32_SUM: Tolerance = Tolerance { rtol: 1e-5, atol: 1e-5 };
 
+    /// One rounding to the type, with a rounding of `f32` before it.
+    pub fn rounded_to(dtype: DType) -> Tolerance {
+        match dtype {
+            DType::F16 => Tolerance { rtol: 1e-3, atol: 1e-6 },
+            DType::BF16 => Tolerance { rtol: 8e-3, atol: 1e-6 },
+            _ => Tolerance::F32,
+        }
+    }
+
+    /// A plain `f32` sum of this many terms up to `magnitude`: half a unit in the last place of a partial
+    /// sum for each addition.
+    pub fn sum_of(terms: usize, magnitude: f64) -> Tolerance {
+        let atol = magnitude * terms as f64 * f64::from(f32::EPSILON) / 2.0;
+        Tolerance { rtol: 2e-6, atol: atol.max(Tolerance::F32.atol) }
+    }
+
     /// The first element that lies outside the tolerance, as text; `None` when all are inside.
     pub fn mismatch(&self, got: &HostTensor, want: &HostTensor) -> Option<String> {
         if got.ne() != want.ne() {
             return Some(format!("shape {:?}, expected {:?}", got.ne(), want.ne()));
+        }
+        let (got_type, want_type) = (got.layout().dtype, want.layout().dtype);
+        if got_type != want_type {
+            return Some(format!("type {got_type}, expected {want_type}"));
+        }
+        if !want_type.is_float() {
+            return indices(want.layout().blocks()).find_map(|index| {
+                let (got, want) = (got.view().block(index).to_vec(), want.view().block(index).to_vec());
+                (got != want).then(|| format!("block at {index:?}: got bytes {got:?}, expected {want:?}"))
+            });
         }
         indices(want.ne()).find_map(|index| {
             let (g, w) = (got.get(index), want.get(index));
@@ -199,9 +225,8 @@ impl Values {
     fn quantized(&mut self, layout: Layout, low: f64, high: f64) -> HostTensor {
         let mut tensor = HostTensor::filled(layout, 0xFF);
         let largest = low.abs().max(high.abs());
-        let blocks = [layout.row_blocks(), layout.ne[1], layout.ne[2], layout.ne[3]];
         let mut view = tensor.view_mut().expect("case layouts do not overlap");
-        for index in indices(blocks) {
+        for index in indices(layout.blocks()) {
             let block = view.block_mut(index);
             let scale = half::f16::from_f64(self.uniform(0.1, 1.0) * largest / 127.0);
             block[..2].copy_from_slice(&scale.to_le_bytes());
@@ -221,4 +246,46 @@ pub fn fill(layout: Layout, mut value: impl FnMut([usize; AXES]) -> f64) -> Host
         view.set(index, value(index));
     }
     tensor
+}
+
+/// Operands, with names, for an op that works along rows: every arrangement, row lengths around the widths
+/// of vectors and warps, one long row, nothing along each axis, and the narrow float types. Numbers lie in
+/// −2..2.
+pub fn row_inputs(seed: u64) -> Vec<(String, HostTensor)> {
+    let mut values = Values::new(seed);
+    let mut inputs = Vec::new();
+    let mut add = |name: String, arrangement: Arrangement, dtype: DType, ne: &[usize]| {
+        inputs.push((name, values.arranged(arrangement, dtype, ne, -2.0, 2.0)));
+    };
+    for &arrangement in Arrangement::ALL {
+        add(arrangement.name().into(), arrangement, DType::F32, &[37, 5, 3, 2]);
+    }
+    for ne in [[33, 1, 4, 1], [1, 5, 1, 2], [70, 1, 1, 1]] {
+        add(format!("odd_strides_{ne:?}"), Arrangement::OddStrides, DType::F32, &ne);
+    }
+    for length in [1, 2, 15, 16, 17, 31, 33, 64, 65, 130, 257] {
+        add(format!("row_of_{length}"), Arrangement::Contiguous, DType::F32, &[length, 3]);
+    }
+    add("row_of_5001".into(), Arrangement::Contiguous, DType::F32, &[5001]);
+    for axis in 0..AXES {
+        let mut ne = [3, 2, 2, 2];
+        ne[axis] = 0;
+        add(format!("empty_axis_{axis}"), Arrangement::Contiguous, DType::F32, &ne);
+    }
+    add("empty_axes_0_and_2".into(), Arrangement::Contiguous, DType::F32, &[0, 2, 0]);
+    for dtype in [DType::F16, DType::BF16] {
+        for &arrangement in Arrangement::ALL {
+            add(format!("{dtype}_{}", arrangement.name()), arrangement, dtype, &[35, 3, 2]);
+        }
+    }
+    inputs
+}
+
+/// A packed `f32` tensor of these numbers, as rows of `row_length`.
+///
+/// Panics when the rows are not whole, or `row_length` is 0; cases use neither.
+pub fn rows_of(row_length: usize, numbers: &[f64]) -> HostTensor {
+    assert_eq!(numbers.len() % row_length, 0, "whole rows");
+    let layout = Layout::contiguous(DType::F32, &[row_length, numbers.len() / row_length]);
+    fill(layout.expect("a case's shape fits"), |[i0, i1, ..]| numbers[i1 * row_length + i0])
 }

@@ -25,6 +25,18 @@ pub struct Operand {
     pub repeats: bool,
 }
 
+impl Operand {
+    /// A row for exactly one operand.
+    pub const fn new(
+        name: &'static str,
+        shape: &'static str,
+        dtypes: &'static str,
+        meaning: &'static str,
+    ) -> Operand {
+        Operand { name, shape, dtypes, meaning, repeats: false }
+    }
+}
+
 /// Where the results of an op live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {

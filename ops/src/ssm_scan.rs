@@ -35,23 +35,14 @@ pub struct SsmScan {
     pub snapshots: usize,
 }
 
-const fn operand(
-    name: &'static str,
-    shape: &'static str,
-    dtypes: &'static str,
-    meaning: &'static str,
-) -> Operand {
-    Operand { name, shape, dtypes, meaning, repeats: false }
-}
-
 const OPERANDS: &[Operand] = &[
-    operand("s", "N, P, H, R", "f32", "pool of R states"),
-    operand("x", "P, H, T, B", "f32", "input of each head's rows"),
-    operand("dt", "H, T, B", "f32", "time step before softplus; −∞ makes the step the identity"),
-    operand("A", "N or 1, H", "f32", "−exp(A_log), below 0"),
-    operand("B", "N, G, T, B", "f32", "input projection"),
-    operand("C", "N, G, T, B", "f32", "output projection"),
-    operand("ids", "B", "i32", "row of s each sequence starts from; −1 starts from zero"),
+    Operand::new("s", "N, P, H, R", "f32", "pool of R states"),
+    Operand::new("x", "P, H, T, B", "f32", "input of each head's rows"),
+    Operand::new("dt", "H, T, B", "f32", "time step before softplus; −∞ makes the step the identity"),
+    Operand::new("A", "N or 1, H", "f32", "−exp(A_log), below 0"),
+    Operand::new("B", "N, G, T, B", "f32", "input projection"),
+    Operand::new("C", "N, G, T, B", "f32", "output projection"),
+    Operand::new("ids", "B", "i32", "row of s each sequence starts from; −1 starts from zero"),
 ];
 
 impl Define for SsmScan {
