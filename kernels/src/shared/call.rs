@@ -85,13 +85,6 @@ impl In {
         In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
     }
 
-    /// All elements as one row, when they follow each other in memory.
-    pub fn flat(&self) -> Option<In> {
-        let one_row = || Layout::contiguous(self.layout.dtype, &[self.layout.elements()]).ok();
-        let layout = if self.layout.is_contiguous() { one_row()? } else { return None };
-        Some(In { start: self.start, layout })
-    }
-
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -178,9 +171,9 @@ impl In {
                 DType::Q8_0 => {
                     for (i, value) in target.iter_mut().enumerate() {
                         let element = first + i;
-                        let block = start.add(element / quant::BLOCK_LEN * stride);
+                        let block = start.add(element / quant::Q8_0_BLOCK * stride);
                         let scale = block.cast::<[u8; 2]>().read();
-                        let quant = block.add(2 + element % quant::BLOCK_LEN).cast::<i8>().read();
+                        let quant = block.add(2 + element % quant::Q8_0_BLOCK).cast::<i8>().read();
                         *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
                     }
                 }
