@@ -1,1 +1,17 @@
 //! Compute graphs for state-space and linear-attention models.
+//!
+//! Build a [`Graph`] of ops, make a [`Session`] of it on some [`backend::Devices`], set inputs, run, read
+//! results. Every op's meaning stands in `ssmgraph_ops`.
+
+pub mod backend;
+pub mod graph;
+pub mod plan;
+mod report;
+mod session;
+mod store;
+
+pub use graph::{Graph, GraphError, Tensor};
+pub use report::{NodeReport, Report};
+pub use session::{Element, NodeObserver, Session, SessionError};
+pub use ssmgraph_ops as ops;
+pub use store::{SavedSlot, Store, StoreError, WeightBytes, Weights};

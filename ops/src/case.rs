@@ -3,7 +3,7 @@
 use crate::{DType, HostTensor, Layout, Op, OpError, layout::AXES, tensor::indices};
 
 /// How far an element may lie from the reference: `|got − want| ≤ atol + rtol·|want|`. NaN matches NaN and
-/// an infinity the same infinity. Integers must always be equal.
+/// an infinity the same infinity. Integers and blocks must always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Share of the wanted value.
@@ -40,6 +40,16 @@ impl Tolerance {
     pub fn mismatch(&self, got: &HostTensor, want: &HostTensor) -> Option<String> {
         if got.ne() != want.ne() {
             return Some(format!("shape {:?}, expected {:?}", got.ne(), want.ne()));
+        }
+        let (got_type, want_type) = (got.layout().dtype, want.layout().dtype);
+        if got_type != want_type {
+            return Some(format!("type {got_type}, expected {want_type}"));
+        }
+        if !want_type.is_float() {
+            return indices(want.layout().blocks()).find_map(|index| {
+                let (got, want) = (got.view().block(index).to_vec(), want.view().block(index).to_vec());
+                (got != want).then(|| format!("block at {index:?}: got bytes {got:?}, expected {want:?}"))
+            });
         }
         indices(want.ne()).find_map(|index| {
             let (g, w) = (got.get(index), want.get(index));
@@ -215,9 +225,8 @@ impl Values {
     fn quantized(&mut self, layout: Layout, low: f64, high: f64) -> HostTensor {
         let mut tensor = HostTensor::filled(layout, 0xFF);
         let largest = low.abs().max(high.abs());
-        let blocks = [layout.row_blocks(), layout.ne[1], layout.ne[2], layout.ne[3]];
         let mut view = tensor.view_mut().expect("case layouts do not overlap");
-        for index in indices(blocks) {
+        for index in indices(layout.blocks()) {
             let block = view.block_mut(index);
             let scale = half::f16::from_f64(self.uniform(0.1, 1.0) * largest / 127.0);
             block[..2].copy_from_slice(&scale.to_le_bytes());

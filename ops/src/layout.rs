@@ -129,6 +129,11 @@ impl Layout {
         self.ne[0] / self.dtype.block_len()
     }
 
+    /// The shape counted in blocks: `ne` for plain types.
+    pub fn blocks(&self) -> [usize; AXES] {
+        [self.row_blocks(), self.ne[1], self.ne[2], self.ne[3]]
+    }
+
     /// Bytes of one row when its elements are packed.
     pub fn row_bytes(&self) -> usize {
         self.row_blocks() * self.dtype.block_bytes()
@@ -232,6 +237,12 @@ impl Layout {
             if axis >= AXES || std::mem::replace(&mut seen[axis], true) {
                 return Err(LayoutError(format!("axes {axes:?} are no permutation of 0, 1, 2, 3")));
             }
+        }
+        if self.dtype.is_block() && axes[0] != 0 {
+            return Err(LayoutError(format!(
+                "axis 0 of {} holds whole blocks and cannot become axis {}",
+                self.dtype, axes[0]
+            )));
         }
         let (mut ne, mut nb) = ([0; AXES], [0; AXES]);
         for (from, &to) in axes.iter().enumerate() {
@@ -411,5 +422,7 @@ mod tests {
         let layout = f32_layout(&[2, 3, 5, 7]).permute([1, 2, 0, 3]).unwrap();
         assert_eq!(layout.ne, [5, 2, 3, 7]);
         assert!(f32_layout(&[2]).permute([0, 0, 1, 2]).is_err());
+        // One block per row and as many rows as elements: the swapped layout would look like a valid one.
+        assert!(Layout::contiguous(DType::Q8_0, &[32, 32]).unwrap().permute([1, 0, 2, 3]).is_err());
     }
 }

@@ -125,16 +125,34 @@ ops! {
     mean: Mean,
     sum: Sum,
     sum_rows: SumRows,
+    mul_mat: MulMat,
+    binary: Binary,
+    scale: Scale,
+    glu: Glu,
+    get_rows: GetRows,
+    set_rows: SetRows,
+    cpy: Cpy,
+    concat: Concat,
+    repeat: Repeat,
+    reshape: Reshape,
+    view: Window,
+    permute: Permute,
+    transpose: Transpose,
 }
 
 impl Op {
-    /// Runs the reference function on owned tensors and returns owned, packed results.
+    /// Runs the reference function on owned tensors and returns owned results, laid out as
+    /// [`Op::infer`] says. A view becomes a packed copy, since its elements may share bytes.
     ///
     /// Errors: whatever the shape rule or the reference function refuses.
     pub fn evaluate(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, OpError> {
         let layouts: Vec<Layout> = inputs.iter().map(|tensor| *tensor.layout()).collect();
         let views: Vec<View<'_>> = inputs.iter().map(HostTensor::view).collect();
-        let mut results: Vec<HostTensor> = self.infer(&layouts)?.into_iter().map(HostTensor::zeros).collect();
+        let is_view = matches!(self.storage(), Storage::View { .. });
+        let mut results: Vec<HostTensor> = Vec::new();
+        for layout in self.infer(&layouts)? {
+            results.push(HostTensor::zeros(if is_view { layout.to_contiguous() } else { layout }));
+        }
         let mut writable = Vec::new();
         for (index, result) in results.iter_mut().enumerate() {
             let name = self.result_name(index);

@@ -1,5 +1,104 @@
-//! The Q8_0 block format: 32 signed bytes with one `f16` scale.
-//! Source: the public block layout of ggml; rounding as its reference quantiser.
+//! The Q8_0 block: 32 elements as 8-bit integers with one common scale.
+//!
+//! Everything that rounds to Q8_0 calls [`quantize_q8_0`], so that reference functions and kernels agree to
+//! the bit on scales and integers.
+//! Source: the public block layout of ggml's Q8_0 and its rounding.
 
-/// Elements in one Q8_0 block.
-pub const Q8_0_BLOCK: usize = 32;
+use half::f16;
+
+/// Elements in one block.
+pub const BLOCK_LEN: usize = 32;
+
+/// Bytes of one stored block.
+pub const BLOCK_BYTES: usize = 34;
+
+/// One block: element `i` is `scale · q[i]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockQ8_0 {
+    /// What one step of `q` is worth.
+    pub scale: f16,
+    /// The elements in steps of the scale, −127..=127 when made by [`quantize_q8_0`].
+    pub q: [i8; BLOCK_LEN],
+}
+
+/// Rounds 32 numbers to a block: `d = max|x| / 127`, `q = round(x · (1/d))` with halves away from zero, all
+/// in `f32`; the stored scale is `d` rounded to `f16`.
+///
+/// A block of zeros has scale 0. A NaN or an infinity makes the scale NaN or infinite, so that it cannot
+/// vanish in the rounding.
+pub fn quantize_q8_0(x: &[f32; BLOCK_LEN]) -> BlockQ8_0 {
+    // Without their sign bit, floats order as integers, with NaN above everything.
+    let largest = x.iter().map(|value| value.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0);
+    let step = f32::from_bits(largest) / 127.0;
+    let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+    BlockQ8_0 { scale: f16::from_f32(step), q: x.map(|value| (value * inverse).round() as i8) }
+}
+
+impl BlockQ8_0 {
+    /// The block as it is stored: the scale, low byte first, then the integers.
+    pub fn to_bytes(&self) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes[..2].copy_from_slice(&self.scale.to_le_bytes());
+        for (byte, q) in bytes[2..].iter_mut().zip(self.q) {
+            *byte = q as u8;
+        }
+        bytes
+    }
+
+    /// The block stored in these bytes.
+    pub fn from_bytes(bytes: &[u8; BLOCK_BYTES]) -> BlockQ8_0 {
+        let mut q = [0; BLOCK_LEN];
+        for (q, &byte) in q.iter_mut().zip(&bytes[2..]) {
+            *q = byte as i8;
+        }
+        BlockQ8_0 { scale: f16::from_le_bytes([bytes[0], bytes[1]]), q }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_round_away_from_zero() {
+        let mut x = [0.0; BLOCK_LEN];
+        // The largest magnitude is 127, so one step is exactly 1.
+        (x[0], x[1], x[2], x[3], x[4]) = (-127.0, 2.5, -2.5, 0.49, 126.5);
+        let block = quantize_q8_0(&x);
+        assert_eq!(block.scale.to_f32(), 1.0);
+        assert_eq!(block.q[..6], [-127, 3, -3, 0, 127, 0]);
+    }
+
+    #[test]
+    fn integers_are_made_with_the_unrounded_scale() {
+        let mut x = [0.0; BLOCK_LEN];
+        (x[0], x[1]) = (1.0, 0.5);
+        let block = quantize_q8_0(&x);
+        // 1/127 as f16 is 0x2008 = 2^-7 · (1 + 8/1024); 0.5 lies at 63.5 steps of the f32 scale.
+        assert_eq!(block.scale.to_bits(), 0x2008);
+        assert_eq!(block.q[..2], [127, 64]);
+    }
+
+    #[test]
+    fn zeros_and_values_that_are_no_numbers() {
+        assert_eq!(quantize_q8_0(&[0.0; BLOCK_LEN]).to_bytes(), [0; BLOCK_BYTES]);
+        assert_eq!(quantize_q8_0(&[-0.0; BLOCK_LEN]).scale.to_bits(), 0);
+        let mut x = [1.0; BLOCK_LEN];
+        x[7] = f32::NAN;
+        assert!(quantize_q8_0(&x).scale.is_nan());
+        x[7] = f32::NEG_INFINITY;
+        assert!(quantize_q8_0(&x).scale.is_infinite());
+        // The inverse of a tiny step overflows; zeros stay zeros.
+        let mut tiny = [0.0; BLOCK_LEN];
+        tiny[0] = 1e-40;
+        assert_eq!(quantize_q8_0(&tiny).scale.to_bits(), 0);
+    }
+
+    #[test]
+    fn bytes_round_trip() {
+        let mut x = [0.25; BLOCK_LEN];
+        x[31] = -3.0;
+        let block = quantize_q8_0(&x);
+        assert_eq!(BlockQ8_0::from_bytes(&block.to_bytes()), block);
+    }
+}

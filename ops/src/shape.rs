@@ -98,6 +98,42 @@ pub fn expect_eps(op: &'static str, eps: f32) -> Result<(), OpError> {
     Err(OpError::new(op, format!("eps = {eps}, expected a finite number of at least 0")))
 }
 
+/// Requires the same type as an earlier operand.
+///
+/// Errors: another type.
+pub fn expect_same_dtype(
+    op: &'static str,
+    operand: &str,
+    layout: &Layout,
+    like: &Layout,
+    of: &str,
+) -> Result<(), OpError> {
+    if layout.dtype == like.dtype {
+        return Ok(());
+    }
+    Err(OpError::new(
+        op,
+        format!("{operand} has type {}, expected {} (the type of {of})", layout.dtype, like.dtype),
+    ))
+}
+
+/// The row that an index selects: `None` for −1, which stands for no row. `at` is the index's place.
+///
+/// Errors: an index outside `0..rows` that is not −1.
+pub fn checked_row(
+    op: &'static str,
+    operand: &str,
+    at: [usize; 3],
+    id: i64,
+    rows: usize,
+) -> Result<Option<usize>, OpError> {
+    match usize::try_from(id) {
+        Ok(row) if row < rows => Ok(Some(row)),
+        _ if id == -1 => Ok(None),
+        _ => Err(OpError::new(op, format!("{operand}{at:?} = {id}, expected −1 or a row below {rows}"))),
+    }
+}
+
 /// A packed result layout.
 ///
 /// Errors: a size that cannot be addressed.

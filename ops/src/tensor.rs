@@ -71,6 +71,18 @@ fn read(layout: &Layout, bytes: &[u8], index: [usize; AXES]) -> f64 {
     }
 }
 
+/// The `f32` next to `value` towards zero, with its last bit set when it is not exact. Rounding that once
+/// more to a 16-bit type gives the same as rounding `value` directly; going through the nearest `f32`, or
+/// cutting the low bits off, would not.
+fn round_to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near.is_nan() || near.is_infinite() || near as f64 == value {
+        return near;
+    }
+    let beyond = (near as f64).abs() > value.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
+}
+
 /// Reading shared by borrowed and owned tensors.
 macro_rules! readable {
     () => {
@@ -125,6 +137,24 @@ impl<'a> View<'a> {
         self.bytes
     }
 
+    /// The bytes of one block (one element for plain types).
+    ///
+    /// Panics when the index lies outside the shape.
+    pub fn block(&self, index: [usize; AXES]) -> &'a [u8] {
+        let at = self.layout.offset(index);
+        &self.bytes[at..at + self.layout.dtype.block_bytes()]
+    }
+
+    /// The same bytes under another layout, whose element 0 lies `offset_bytes` after the present one.
+    ///
+    /// Errors: the layout reaches past the end of the bytes.
+    pub fn window(&self, layout: Layout, offset_bytes: usize) -> Result<View<'a>, LayoutError> {
+        let bytes = self.bytes.get(offset_bytes..).ok_or_else(|| {
+            LayoutError(format!("offset {offset_bytes}, but {} bytes are there", self.bytes.len()))
+        })?;
+        View::new(layout, bytes)
+    }
+
     readable!();
 }
 
@@ -152,8 +182,8 @@ impl<'a> ViewMut<'a> {
         let mut put = |source: &[u8]| bytes[at..at + source.len()].copy_from_slice(source);
         match self.layout.dtype {
             DType::F32 => put(&(value as f32).to_le_bytes()),
-            DType::F16 => put(&f16::from_f64(value).to_le_bytes()),
-            DType::BF16 => put(&bf16::from_f64(value).to_le_bytes()),
+            DType::F16 => put(&f16::from_f32(round_to_odd(value)).to_le_bytes()),
+            DType::BF16 => put(&bf16::from_f32(round_to_odd(value)).to_le_bytes()),
             DType::F64 => put(&value.to_le_bytes()),
             DType::I32 => put(&(value as i32).to_le_bytes()),
             DType::I64 => put(&(value as i64).to_le_bytes()),
@@ -181,11 +211,8 @@ impl<'a> ViewMut<'a> {
 
     /// Copies every element of a tensor of the same type and shape, bit for bit.
     pub fn copy_from(&mut self, source: &View<'_>) {
-        let blocks = [self.layout.row_blocks(), self.layout.ne[1], self.layout.ne[2], self.layout.ne[3]];
-        let bytes = self.layout.dtype.block_bytes();
-        for index in indices(blocks) {
-            let at = source.layout.offset(index);
-            self.block_mut(index).copy_from_slice(&source.bytes[at..at + bytes]);
+        for index in indices(self.layout.blocks()) {
+            self.block_mut(index).copy_from_slice(source.block(index));
         }
     }
 }
@@ -252,4 +279,29 @@ fn check_count(layout: &Layout, values: usize) -> Result<(), LayoutError> {
         return Err(LayoutError(format!("{layout} has {} elements, {values} were given", layout.elements())));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bit_types_round_once() {
+        let layout = Layout::contiguous(DType::F16, &[1]).unwrap();
+        let mut tensor = HostTensor::zeros(layout);
+        let mut set = |value: f64| {
+            tensor.view_mut().unwrap().set([0; 4], value);
+            tensor.get([0; 4])
+        };
+        // 1 + 2^-11 lies in the middle between 1 and the next f16, 1 + 2^-10: the tie goes to the even 1.
+        let middle = 1.0 + 2f64.powi(-11);
+        assert_eq!(set(middle), 1.0);
+        // A little more must go up, even where an f32 cannot tell it from the middle.
+        assert_eq!(set(middle + 2f64.powi(-40)), 1.0 + 2f64.powi(-10));
+        assert_eq!(set(-middle - 2f64.powi(-23)), -1.0 - 2f64.powi(-10));
+        assert_eq!(set(middle - 2f64.powi(-40)), 1.0);
+        assert_eq!(set(65519.99), 65504.0);
+        assert_eq!(set(65520.0), f64::INFINITY);
+        assert!(set(f64::NAN).is_nan());
+    }
 }

@@ -96,13 +96,7 @@ pub struct Unary {
     pub function: Function,
 }
 
-const OPERANDS: &[Operand] = &[Operand {
-    name: "x",
-    shape: "any",
-    dtypes: "f32, f16, bf16",
-    meaning: "any real number",
-    repeats: false,
-}];
+const OPERANDS: &[Operand] = &[Operand::new("x", "any", "f32, f16, bf16", "any real number")];
 
 impl Define for Unary {
     fn name(&self) -> &'static str {

@@ -5,7 +5,7 @@
 //! its indices on axes 1, 2 and 3.
 
 use half::{bf16, f16};
-use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
+use ssmgraph_ops::{DType, Layout, quant};
 use std::ops::Range;
 use std::slice;
 
@@ -168,9 +168,9 @@ impl In {
                 DType::Q8_0 => {
                     for (i, value) in target.iter_mut().enumerate() {
                         let element = first + i;
-                        let block = start.add(element / Q8_0_BLOCK * stride);
+                        let block = start.add(element / quant::BLOCK_LEN * stride);
                         let scale = block.cast::<[u8; 2]>().read();
-                        let quant = block.add(2 + element % Q8_0_BLOCK).cast::<i8>().read();
+                        let quant = block.add(2 + element % quant::BLOCK_LEN).cast::<i8>().read();
                         *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
                     }
                 }

@@ -1,0 +1,135 @@
+//! The CPU backend: kernels of `ssmgraph-kernels` over host memory.
+
+use super::{
+    Backend, BackendError, Buffer, Declined, Observer, Program, SharedBytes, Slice, Step, check_range,
+};
+use ssmgraph_kernels::{self as kernels, Memory, Place, Pool, ProgramError};
+use ssmgraph_ops::{Layout, Op};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+const CPU: &str = "cpu";
+
+/// Runs ops with the CPU kernels, on several threads of the process's pool.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuBackend {
+    threads: usize,
+}
+
+impl CpuBackend {
+    /// A backend on `threads` threads; by default as many as the process may use cores. Results do not
+    /// depend on the number.
+    pub fn new(threads: Option<usize>) -> CpuBackend {
+        let threads = threads.unwrap_or_else(Pool::default_workers);
+        CpuBackend { threads: threads.clamp(1, kernels::WORKERS_MAX) }
+    }
+
+    /// How many threads take part in a run.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+struct CpuBuffer(Arc<Memory>);
+
+impl Buffer for CpuBuffer {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn write(&self, offset: usize, source: &[u8]) -> Result<(), BackendError> {
+        check_range(CPU, offset, source.len(), self.len())?;
+        if !self.0.is_writable() {
+            return Err(other("the bytes of a mapped file are read-only"));
+        }
+        self.0.write(offset, source);
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), BackendError> {
+        check_range(CPU, offset, target.len(), self.len())?;
+        self.0.read(offset, target);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        CPU
+    }
+
+    fn supports(&self, op: &Op, inputs: &[Layout]) -> Result<(), Declined> {
+        kernels::cpu(op)
+            .ok_or_else(|| Declined("there is no CPU kernel for this op".into()))?
+            .supports(inputs)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        let memory = Memory::zeroed(bytes)
+            .map_err(|refused| BackendError::OutOfMemory { backend: CPU.into(), bytes: refused.bytes })?;
+        Ok(Arc::new(CpuBuffer(Arc::new(memory))))
+    }
+
+    fn adopt(
+        &self,
+        bytes: &SharedBytes,
+        range: Range<usize>,
+    ) -> Result<(Arc<dyn Buffer>, usize), BackendError> {
+        let all = (**bytes).as_ref();
+        check_range(CPU, range.start, range.len(), all.len())?;
+        // Kernels read elements of up to 8 bytes in place; a file with a smaller alignment is copied.
+        if (all.as_ptr() as usize + range.start).is_multiple_of(8) {
+            return Ok((Arc::new(CpuBuffer(Arc::new(Memory::shared(bytes.clone())))), range.start));
+        }
+        let copy = self.allocate(range.len())?;
+        copy.write(0, &all[range])?;
+        Ok((copy, 0))
+    }
+
+    fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
+        let steps = steps.into_iter().map(host_step).collect::<Result<Vec<_>, _>>()?;
+        let program = kernels::Program::new(steps).map_err(error)?;
+        Ok(Box::new(CpuProgram { program, threads: self.threads }))
+    }
+}
+
+struct CpuProgram {
+    program: kernels::Program,
+    threads: usize,
+}
+
+impl Program for CpuProgram {
+    fn run(&mut self, observer: Option<&dyn Observer>) -> Result<(), BackendError> {
+        self.program.run(self.threads, observer).map_err(error)
+    }
+}
+
+fn host_step(step: Step) -> Result<kernels::Step, BackendError> {
+    let places = |slices: Vec<Slice>| slices.iter().map(place).collect::<Result<Vec<_>, _>>();
+    Ok(kernels::Step { op: step.op, inputs: places(step.inputs)?, results: places(step.results)? })
+}
+
+fn place(slice: &Slice) -> Result<Place, BackendError> {
+    let buffer = slice.buffer.as_any().downcast_ref::<CpuBuffer>();
+    let buffer = buffer.ok_or_else(|| other("a step names a buffer of another backend"))?;
+    Ok(Place { memory: buffer.0.clone(), offset_bytes: slice.offset_bytes, layout: slice.layout })
+}
+
+fn error(error: ProgramError) -> BackendError {
+    match error {
+        ProgramError::Op(error) => BackendError::Op(error),
+        ProgramError::OutOfMemory(refused) => {
+            BackendError::OutOfMemory { backend: CPU.into(), bytes: refused.bytes }
+        }
+        error => other(error.to_string()),
+    }
+}
+
+fn other(what: impl Into<String>) -> BackendError {
+    BackendError::Other { backend: CPU.into(), what: what.into() }
+}

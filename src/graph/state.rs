@@ -1,0 +1,154 @@
+//! State: tensors that survive from run to run, one row per slot.
+//!
+//! A *slot* belongs to one sequence. To allow rolling back, each slot owns a ring of `rollback + 1` rows:
+//! the state after the token at position p lies in row p mod (rollback + 1) of the slot, so that going back
+//! is forgetting, not copying. A slot without history reads row −1, which is a row of zeros: whatever an
+//! earlier sequence left in the pool, NaN included, is never seen.
+//!
+//! A graph describes one step of `sequences` sequences by `tokens` tokens each. Which slots take part is
+//! said before each run (`Session::set_slots`).
+
+use super::{Action, Flags, Graph, GraphError, Node, Tensor};
+use smallvec::SmallVec;
+use ssmgraph_ops::{DType, Layout};
+
+/// The slot space that all states of a graph share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotsSpec {
+    /// Number of slots: sequences that can be alive at once.
+    pub slots: usize,
+    /// How many tokens a slot can be rolled back.
+    pub rollback: usize,
+    /// Sequences that take part in one run of this graph.
+    pub sequences: usize,
+    /// Tokens of each of them in one run.
+    pub tokens: usize,
+}
+
+impl SlotsSpec {
+    /// Rows of a slot's ring.
+    pub fn depth(&self) -> usize {
+        self.rollback + 1
+    }
+
+    /// How many states of one run are stored: one for each token a slot can go back to.
+    pub fn stored(&self) -> usize {
+        self.depth().min(self.tokens).max(1)
+    }
+}
+
+/// The slot rows of a graph, as tensors.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// The slot space.
+    pub spec: SlotsSpec,
+    /// I32 {sequences}: the pool row that each sequence starts from; −1 for a row of zeros.
+    pub read: Tensor,
+    /// I32 {sequences} each: the pool rows for the states after the last token, one token back, and so on.
+    pub write: Vec<Tensor>,
+}
+
+/// One state of a graph.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    index: usize,
+    /// The whole pool as it was before the run: {shape of a row (three axes), slots × ring}.
+    pub pool: Tensor,
+}
+
+impl Graph {
+    /// Declares the slot space. One per graph.
+    ///
+    /// Errors: a second call, no slots, more sequences than slots.
+    pub fn slots(&mut self, spec: SlotsSpec) -> Result<Slots, GraphError> {
+        if self.slots.is_some() {
+            return Err(GraphError::State(
+                "slots were declared twice; all states share one slot space".into(),
+            ));
+        }
+        if spec.sequences > spec.slots {
+            return Err(GraphError::State(format!(
+                "{} sequences cannot run in {} slots; declare as many slots as sequences",
+                spec.sequences, spec.slots
+            )));
+        }
+        self.slots = Some(spec.clone());
+        let read = self.slot_rows("slots.read", None, spec.sequences)?;
+        let write = (0..spec.stored())
+            .map(|back| self.slot_rows(&format!("slots.write.{back}"), Some(back), spec.sequences))
+            .collect::<Result<_, _>>()?;
+        Ok(Slots { spec, read, write })
+    }
+
+    fn slot_rows(&mut self, name: &str, back: Option<usize>, sequences: usize) -> Result<Tensor, GraphError> {
+        self.take_name(name, self.len() as u32)?;
+        let layout =
+            Layout::contiguous(DType::I32, &[sequences]).map_err(|error| GraphError::leaf(name, error))?;
+        let node = self.append(Node {
+            action: Action::SlotRows { back },
+            operands: SmallVec::new(),
+            results: SmallVec::from_slice(&[layout]),
+            flags: Flags::INPUT,
+            name: Some(name.to_owned()),
+        });
+        Ok(Tensor { graph: self.id, node, result: 0 })
+    }
+
+    /// Declares a state whose row for one slot has up to three axes, `ne` innermost first.
+    ///
+    /// Errors: slots of another graph, a name that is taken, more than three axes, a size that cannot be
+    /// addressed.
+    pub fn state(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        ne: &[usize],
+        slots: &Slots,
+    ) -> Result<State, GraphError> {
+        self.checked(slots.read, "state", "slots")?;
+        if ne.len() > 3 {
+            return Err(GraphError::State(format!("`{name}` has {} axes, at most 3 are possible", ne.len())));
+        }
+        let rows = slots.spec.slots.checked_mul(slots.spec.depth());
+        let mut full = [1, 1, 1, rows.unwrap_or(usize::MAX)];
+        full[..ne.len()].copy_from_slice(ne);
+        let layout = Layout::contiguous(dtype, &full).map_err(|error| GraphError::leaf(name, error))?;
+        let pool = self.leaf(name, layout, Flags::STATE)?;
+        self.states.push((pool, pool));
+        Ok(State { index: self.states.len() - 1, pool })
+    }
+
+    /// The states that the sequences start from: {shape of a row, sequences}.
+    ///
+    /// Errors: a state or slots of another graph.
+    pub fn read_state(&mut self, state: &State, slots: &Slots) -> Result<Tensor, GraphError> {
+        let [a, b, c, rows] = self.checked(state.pool, "read_state", "state")?.ne;
+        let table = self.reshape(state.pool, &[a * b * c, rows])?;
+        let picked = self.get_rows(table, slots.read)?;
+        self.reshape(picked, &[a, b, c, slots.spec.sequences])
+    }
+
+    /// Stores `rows` {shape of a row, sequences} as the states `back` tokens before the last. `back` must be
+    /// below [`SlotsSpec::stored`].
+    ///
+    /// Errors: a state, slots or rows of another graph, another shape, `back` out of range.
+    pub fn write_state(
+        &mut self,
+        state: &State,
+        slots: &Slots,
+        back: usize,
+        rows: Tensor,
+    ) -> Result<(), GraphError> {
+        self.checked(state.pool, "write_state", "state")?;
+        let ids = *slots.write.get(back).ok_or_else(|| {
+            GraphError::State(format!("back = {back}, but this graph stores {} states", slots.write.len()))
+        })?;
+        let last = self.states[state.index].1;
+        let [a, b, c, count] = self.layout(last)?.ne;
+        let table = self.reshape(last, &[a * b * c, count])?;
+        let rows = self.reshape(rows, &[a * b * c, slots.spec.sequences])?;
+        let updated = self.set_rows(table, rows, ids)?;
+        self.states[state.index].1 = self.reshape(updated, &[a, b, c, count])?;
+        Ok(())
+    }
+}

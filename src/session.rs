@@ -1,0 +1,426 @@
+//! A session runs one graph again and again.
+
+use crate::backend::{BackendError, Buffer, Devices, Observer, Program, Slice, Step};
+use crate::graph::{Action, Graph, Tensor};
+use crate::plan::{Home, Plan, PlanError, PlanStep, Segment, Spot, ValueId};
+use crate::report::{NodeReport, Report};
+use crate::store::{Store, StoreError};
+use half::{bf16, f16};
+use ssmgraph_ops::DType;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Why a session could not be made or run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The graph could not be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Weights, states or slots.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A handle of another graph.
+    #[error("a tensor of another graph was used; use handles of the graph that the session was made from")]
+    Foreign,
+    /// A tensor that is no input was set.
+    #[error("{name} is no input; only tensors made by Graph::input can be set")]
+    NotAnInput {
+        /// Its label.
+        name: String,
+    },
+    /// Values of another type or number than the tensor has.
+    #[error("{name} is {expected}, but {got} was given")]
+    Values {
+        /// Its label.
+        name: String,
+        /// Layout of the tensor.
+        expected: String,
+        /// Type and number of the values.
+        got: String,
+    },
+    /// An input was never set.
+    #[error("input `{name}` has no value; call Session::set before Session::run")]
+    Unset {
+        /// Its name.
+        name: String,
+    },
+    /// The slots of the sequences were never said, or are too many or too few.
+    #[error("the graph runs {expected} sequences, but {got} slots were given; call Session::set_slots")]
+    SlotCount {
+        /// Sequences of the graph.
+        expected: usize,
+        /// Slots given.
+        got: usize,
+    },
+    /// A tensor whose memory was used for something else.
+    #[error("{name} was not kept; call Graph::keep or Graph::output on it before the session is made")]
+    NotKept {
+        /// Its label.
+        name: String,
+    },
+    /// A result was read before the first run.
+    #[error("nothing was computed yet; call Session::run first")]
+    NotRun,
+}
+
+/// A Rust type that is a tensor's element type.
+pub trait Element: bytemuck::Pod {
+    /// The element type.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty = $dtype:ident),*) => {
+        $(impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        })*
+    };
+}
+
+elements!(f32 = F32, f16 = F16, bf16 = BF16, i32 = I32, i64 = I64);
+
+/// A planned graph with its memory, on the devices of a store.
+pub struct Session {
+    store: Arc<Store>,
+    plan: Plan,
+    /// The graph as the caller built it, for labels and for checking handles.
+    graph: Graph,
+    /// The buffer of each value and where the value starts in it.
+    places: Vec<(Arc<dyn Buffer>, usize)>,
+    segments: Vec<Compiled>,
+    /// For each input leaf of the planned graph whether it was set.
+    set: BTreeMap<usize, bool>,
+    slots: Vec<usize>,
+    has_run: bool,
+}
+
+/// A segment ready to run.
+enum Compiled {
+    Compute { program: Box<dyn Program>, first_step: usize },
+    Copy { from: ValueId, to: ValueId, staging: Vec<u8> },
+}
+
+/// Sees each node of a run begin and end, by its index in [`Plan::graph`].
+pub trait NodeObserver: Sync {
+    /// Before the node.
+    fn begin(&self, node: usize);
+    /// After it.
+    fn end(&self, node: usize);
+}
+
+impl Session {
+    /// A session with a store of its own: for graphs without weights.
+    ///
+    /// Errors: a graph that cannot be planned, memory that is refused.
+    pub fn new(graph: &Graph, devices: &Devices) -> Result<Session, SessionError> {
+        Session::with_store(graph, &Store::new(devices, Vec::new()))
+    }
+
+    /// A session that shares weights and states with others of the same store.
+    ///
+    /// Errors: a graph that cannot be planned, a weight that is missing or has another layout, states or
+    /// slots that disagree with an earlier graph, memory that is refused.
+    pub fn with_store(graph: &Graph, store: &Arc<Store>) -> Result<Session, SessionError> {
+        let plan = Plan::new(graph, store.devices())?;
+        if let Some(spec) = plan.graph.slots_spec() {
+            store.declare_slots(spec)?;
+        }
+        let places = place_values(&plan, store)?;
+        let segments = compile(&plan, store.devices(), &places)?;
+        let inputs = plan.values.iter().filter_map(|value| match value.home {
+            Home::Input { node } if plan.graph.node(node).action == Action::Leaf => Some((node, false)),
+            _ => None,
+        });
+        Ok(Session {
+            store: store.clone(),
+            set: inputs.collect(),
+            plan,
+            graph: graph.clone(),
+            places,
+            segments,
+            slots: Vec::new(),
+            has_run: false,
+        })
+    }
+
+    /// The schedule.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Gives an input its value, in index order. It stays until it is set again.
+    ///
+    /// Errors: a tensor that is no input, another type or number of values, a failed copy.
+    pub fn set<T: Element>(&mut self, tensor: Tensor, values: &[T]) -> Result<(), SessionError> {
+        let layout = self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
+        let name = self.graph.label(tensor);
+        let leaf = self.graph.node(tensor.node());
+        if leaf.action != Action::Leaf || !leaf.flags.contains(crate::graph::Flags::INPUT) {
+            return Err(SessionError::NotAnInput { name });
+        }
+        if layout.dtype != T::DTYPE || layout.elements() != values.len() {
+            let got = format!("{}[{}]", T::DTYPE, values.len());
+            return Err(SessionError::Values { name, expected: layout.to_string(), got });
+        }
+        // An input that nothing needs has no place; setting it is harmless.
+        let Some(moved) = self.plan.moved(tensor) else { return Ok(()) };
+        self.write_input(moved.node(), bytemuck::cast_slice(values))?;
+        self.set.insert(moved.node(), true);
+        Ok(())
+    }
+
+    /// Says which slots the sequences of the next runs are, in order.
+    ///
+    /// Errors: another number than the graph has sequences.
+    pub fn set_slots(&mut self, slots: &[usize]) -> Result<(), SessionError> {
+        let expected = self.plan.graph.slots_spec().map_or(0, |spec| spec.sequences);
+        if slots.len() != expected {
+            return Err(SessionError::SlotCount { expected, got: slots.len() });
+        }
+        self.slots = slots.to_vec();
+        Ok(())
+    }
+
+    /// Computes everything once. Inputs survive; states move on by the graph's tokens.
+    ///
+    /// Errors: inputs or slots not set, a value that an op cannot accept, a device that fails. If a device
+    /// was already at work, the slots that took part are lost until they are reset or restored.
+    pub fn run(&mut self) -> Result<(), SessionError> {
+        self.run_observed(None)
+    }
+
+    /// [`Session::run`], telling an observer about every node.
+    ///
+    /// Errors: as [`Session::run`].
+    pub fn run_observed(&mut self, observer: Option<&dyn NodeObserver>) -> Result<(), SessionError> {
+        if let Some((node, _)) = self.set.iter().find(|(_, set)| !**set) {
+            let name = self.plan.graph.node(*node).name.clone().unwrap_or_default();
+            return Err(SessionError::Unset { name });
+        }
+        let store = self.store.clone();
+        let mut contents = store.lock();
+        let spec = self.plan.graph.slots_spec().cloned();
+        if let Some(spec) = &spec {
+            if self.slots.len() != spec.sequences {
+                return Err(SessionError::SlotCount { expected: spec.sequences, got: self.slots.len() });
+            }
+            let read = contents.rows_to_read(&self.slots)?;
+            for (node, back) in self.slot_row_nodes() {
+                let rows = match back {
+                    None => read.clone(),
+                    Some(back) => contents.rows_to_write(&self.slots, spec.tokens, back)?,
+                };
+                self.write_input(node, bytemuck::cast_slice(&rows))?;
+            }
+        }
+        for value in &self.plan.values {
+            if let Home::State { node } = value.home {
+                contents
+                    .bring(self.plan.graph.node(node).name.as_deref().unwrap_or_default(), value.device)?;
+            }
+        }
+        contents.begin_run(&self.slots);
+        self.run_segments(observer)?;
+        contents.end_run(&self.slots, spec.map_or(0, |spec| spec.tokens));
+        self.has_run = true;
+        Ok(())
+    }
+
+    /// The elements of a result, in index order.
+    ///
+    /// Errors: a tensor that was not kept, another type, nothing run yet, a failed copy.
+    pub fn get<T: Element>(&self, tensor: Tensor) -> Result<Vec<T>, SessionError> {
+        let layout = self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
+        let name = self.graph.label(tensor);
+        if layout.dtype != T::DTYPE {
+            let got = format!("{}[{}]", T::DTYPE, layout.elements());
+            return Err(SessionError::Values { name, expected: layout.to_string(), got });
+        }
+        if !self.has_run {
+            return Err(SessionError::NotRun);
+        }
+        let spot = self.plan.moved(tensor).and_then(|moved| self.plan.readable(moved));
+        let spot = spot.ok_or(SessionError::NotKept { name })?;
+        let mut bytes = vec![0; spot.layout.span_bytes()];
+        let (buffer, start) = &self.places[spot.value];
+        buffer.read(start + spot.offset_bytes, &mut bytes)?;
+        let mut values = vec![T::zeroed(); layout.elements()];
+        let size = size_of::<T>();
+        let row_elements = layout.ne[0].max(1);
+        for (row, target) in values.chunks_exact_mut(row_elements).enumerate() {
+            let start = spot.layout.row_offset(row);
+            for (i, value) in target.iter_mut().enumerate() {
+                let at = start + i * spot.layout.nb[0];
+                *value = bytemuck::pod_read_unaligned(&bytes[at..at + size]);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Where each node runs, who declined it and why, and which bytes are copied between devices.
+    pub fn report(&self) -> Report {
+        let mut report = Report::default();
+        for step in &self.plan.steps {
+            match step {
+                PlanStep::Compute { node, device, .. } => {
+                    let declined = self.plan.assignments[*node].as_ref().map(|a| a.declined.clone());
+                    report.nodes.push(NodeReport {
+                        node: *node,
+                        text: self.plan.graph.line(*node, self.plan.graph.node(*node)),
+                        device: self.plan.devices[*device].clone(),
+                        declined: declined.unwrap_or_default(),
+                    });
+                }
+                PlanStep::Copy { from, .. } => {
+                    report.copies += 1;
+                    report.bytes_copied += self.plan.values[*from].bytes;
+                }
+            }
+        }
+        report
+    }
+
+    /// Leaves that hold slot rows, and which.
+    fn slot_row_nodes(&self) -> Vec<(usize, Option<usize>)> {
+        let rows = self.plan.graph.nodes().filter_map(|(index, node)| match node.action {
+            Action::SlotRows { back } => Some((index, back)),
+            _ => None,
+        });
+        rows.collect()
+    }
+
+    /// Writes an input on every device that has it.
+    fn write_input(&self, node: usize, bytes: &[u8]) -> Result<(), SessionError> {
+        for (value, (buffer, start)) in self.plan.values.iter().zip(&self.places) {
+            if value.home == (Home::Input { node }) {
+                buffer.write(*start, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_segments(&mut self, observer: Option<&dyn NodeObserver>) -> Result<(), SessionError> {
+        for segment in &mut self.segments {
+            match segment {
+                Compiled::Compute { program, first_step } => {
+                    let steps = StepObserver { inner: observer, steps: &self.plan.steps, first: *first_step };
+                    program.run(observer.map(|_| &steps as &dyn Observer))?;
+                }
+                Compiled::Copy { from, to, staging } => {
+                    let ((source, source_start), (target, target_start)) =
+                        (&self.places[*from], &self.places[*to]);
+                    source.read(*source_start, staging)?;
+                    target.write(*target_start, staging)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Turns step indices of a program into node indices of the plan.
+struct StepObserver<'a> {
+    inner: Option<&'a dyn NodeObserver>,
+    steps: &'a [PlanStep],
+    first: usize,
+}
+
+impl StepObserver<'_> {
+    fn node(&self, step: usize) -> Option<usize> {
+        match self.steps.get(self.first + step) {
+            Some(PlanStep::Compute { node, .. }) => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+impl Observer for StepObserver<'_> {
+    fn begin(&self, step: usize) {
+        if let (Some(inner), Some(node)) = (self.inner, self.node(step)) {
+            inner.begin(node);
+        }
+    }
+
+    fn end(&self, step: usize) {
+        if let (Some(inner), Some(node)) = (self.inner, self.node(step)) {
+            inner.end(node);
+        }
+    }
+}
+
+/// Gives every value its buffer.
+fn place_values(plan: &Plan, store: &Store) -> Result<Vec<(Arc<dyn Buffer>, usize)>, SessionError> {
+    let backends = store.devices().backends();
+    let mut arenas: HashMap<usize, Arc<dyn Buffer>> = HashMap::new();
+    let mut places = Vec::with_capacity(plan.values.len());
+    for value in &plan.values {
+        let leaf = |node: usize| {
+            let node = plan.graph.node(node);
+            (node.name.as_deref().unwrap_or_default(), &node.results[0])
+        };
+        places.push(match value.home {
+            Home::Input { .. } => (backends[value.device].allocate(value.bytes)?, 0),
+            Home::Weight { node } => {
+                let (name, layout) = leaf(node);
+                store.weight(value.device, name, layout)?
+            }
+            Home::State { node } => {
+                let (name, layout) = leaf(node);
+                (store.pool(value.device, name, layout)?, 0)
+            }
+            Home::Arena { offset_bytes } => {
+                let arena = match arenas.get(&value.device) {
+                    Some(arena) => arena.clone(),
+                    None => {
+                        let arena = backends[value.device].allocate(plan.arena_bytes[value.device])?;
+                        arenas.insert(value.device, arena.clone());
+                        arena
+                    }
+                };
+                (arena, offset_bytes)
+            }
+        });
+    }
+    Ok(places)
+}
+
+fn compile(
+    plan: &Plan,
+    devices: &Devices,
+    places: &[(Arc<dyn Buffer>, usize)],
+) -> Result<Vec<Compiled>, SessionError> {
+    let slice = |spot: &Spot| {
+        let (buffer, start) = &places[spot.value];
+        Slice { buffer: buffer.clone(), offset_bytes: start + spot.offset_bytes, layout: spot.layout }
+    };
+    let step = |step: &PlanStep| match step {
+        PlanStep::Compute { node, inputs, results, .. } => match &plan.graph.node(*node).action {
+            Action::Op(op) => Some(Step {
+                op: op.clone(),
+                inputs: inputs.iter().map(slice).collect(),
+                results: results.iter().map(slice).collect(),
+            }),
+            _ => None,
+        },
+        PlanStep::Copy { .. } => None,
+    };
+    let compiled = plan.segments().into_iter().map(|segment| match segment {
+        Segment::Compute { device, steps } => {
+            let program = plan.steps[steps.clone()].iter().filter_map(step).collect();
+            let program = devices.backends()[device].compile(program)?;
+            Ok(Compiled::Compute { program, first_step: steps.start })
+        }
+        Segment::Copy { from, to } => {
+            Ok(Compiled::Copy { from, to, staging: vec![0; plan.values[from].bytes] })
+        }
+    });
+    compiled.collect()
+}
