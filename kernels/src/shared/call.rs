@@ -4,12 +4,12 @@
 //! that results overlap nothing they must not (see `program.rs`). Kernels then index rows; a row is named by
 //! its indices on axes 1, 2 and 3.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
 use std::ops::Range;
 use std::slice;
 
+use super::convert;
 use super::pool::Worker;
 
 /// Indices on axes 1, 2 and 3.
@@ -153,20 +153,29 @@ impl In {
                 }
                 DType::F32 => gather(start, first, stride, target, |v: f32| v),
                 DType::F16 if self.layout.rows_packed() => {
-                    slice::from_raw_parts(start.cast::<f16>().add(first), target.len())
-                        .convert_to_f32_slice(target)
+                    let source = slice::from_raw_parts(start.cast::<f16>().add(first), target.len());
+                    convert::f16_to_f32(source, target)
                 }
                 DType::F16 => gather(start, first, stride, target, f16::to_f32),
+                DType::BF16 if self.layout.rows_packed() => {
+                    let source = slice::from_raw_parts(start.cast::<bf16>().add(first), target.len());
+                    convert::bf16_to_f32(source, target)
+                }
                 DType::BF16 => gather(start, first, stride, target, bf16::to_f32),
                 DType::I32 => gather(start, first, stride, target, |v: i32| v as f32),
                 DType::I64 => gather(start, first, stride, target, |v: i64| v as f32),
                 DType::Q8_0 => {
-                    for (i, value) in target.iter_mut().enumerate() {
-                        let element = first + i;
-                        let block = start.add(element / Q8_0_BLOCK * stride);
-                        let scale = block.cast::<[u8; 2]>().read();
-                        let quant = block.add(2 + element % Q8_0_BLOCK).cast::<i8>().read();
-                        *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
+                    let mut done = 0;
+                    while done < target.len() {
+                        let (block, inner) = ((first + done) / Q8_0_BLOCK, (first + done) % Q8_0_BLOCK);
+                        let count = (Q8_0_BLOCK - inner).min(target.len() - done);
+                        let block = start.add(block * stride);
+                        let scale = f16::from_le_bytes(block.cast::<[u8; 2]>().read()).to_f32();
+                        let quants = slice::from_raw_parts(block.add(2 + inner).cast::<i8>(), count);
+                        for (value, &quant) in target[done..done + count].iter_mut().zip(quants) {
+                            *value = scale * quant as f32;
+                        }
+                        done += count;
                     }
                 }
                 other => panic!("{other} has no arithmetic; the support check refuses it"),
@@ -308,8 +317,8 @@ impl Out {
                 }
                 DType::F32 => scatter(start, first, stride, values, |v| v),
                 DType::F16 if self.layout.rows_packed() => {
-                    slice::from_raw_parts_mut(start.cast::<f16>().add(first), values.len())
-                        .convert_from_f32_slice(values)
+                    let target = slice::from_raw_parts_mut(start.cast::<f16>().add(first), values.len());
+                    convert::f32_to_f16(values, target)
                 }
                 DType::F16 => scatter(start, first, stride, values, f16::from_f32),
                 DType::BF16 => scatter(start, first, stride, values, bf16::from_f32),

@@ -1,6 +1,7 @@
 //! What kernels share: operands as pointers with layouts, the thread pool, vector dispatch, scalar functions.
 
 pub mod call;
+pub mod convert;
 pub mod copy;
 pub mod math;
 pub mod pool;
