@@ -20,6 +20,7 @@
 use crate::case::{Arrangement, Values};
 use crate::quant::{Q8_0_BLOCK, BlockQ8_0, quantize_q8_0};
 use crate::shape::{expect_dtype, expect_ne, packed};
+use crate::tensor::rows;
 use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance, View, ViewMut, Views};
 use smallvec::smallvec;
 
@@ -86,8 +87,7 @@ impl Define for MulMat {
     fn reference(&self, inputs: &Views<'_>, results: &mut [ViewMut<'_>]) -> Result<(), OpError> {
         let [a, b] = inputs else { unreachable!("the arity was checked") };
         let share = |axis: usize| b.ne()[axis] / a.ne()[axis].max(1);
-        for row in 0..b.layout().rows() {
-            let [n, i2, i3] = b.layout().row_index(row);
+        for [n, i2, i3] in rows(results[0].ne()) {
             let x: Vec<f32> = (0..b.ne()[0]).map(|k| b.get([k, n, i2, i3]) as f32).collect();
             let blocks = if self.quantize { quantized(&x) } else { Vec::new() };
             for m in 0..a.ne()[1] {

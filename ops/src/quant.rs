@@ -26,7 +26,7 @@ pub struct BlockQ8_0 {
 ///
 /// A block of zeros has scale 0. A NaN or an infinity makes the scale NaN or infinite, so that it cannot
 /// vanish in the rounding.
-#[inline]
+#[inline(always)]
 pub fn quantize_q8_0(x: &[f32; Q8_0_BLOCK]) -> BlockQ8_0 {
     // Without their sign bit, floats order as integers, with NaN above everything.
     let mut largest = 0;

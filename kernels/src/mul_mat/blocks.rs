@@ -6,7 +6,7 @@
 
 use super::cpu::{Part, TILE_ROWS, blocks_in_row};
 use crate::kernel::Scratch;
-use crate::shared::call::{Call, In, Shared, rows_of};
+use crate::shared::call::{Call, In, Shared, row_count, rows_of};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
 use half::f16;
@@ -37,7 +37,7 @@ pub(super) struct Column<'a> {
 
 /// Scales of all rows of b, then their integers.
 pub(super) fn scratch(b: &Layout) -> Scratch {
-    let scales = blocks_in_row(b) * b.rows() * size_of::<f32>();
+    let scales = blocks_in_row(b) * row_count(b) * size_of::<f32>();
     Scratch { shared_bytes: scales + b.elements(), own_floats: 0 }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn scratch(b: &Layout) -> Scratch {
 fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
     let row_len = b.ne[0];
     let scale_bytes = blocks_in_row(b) * size_of::<f32>();
-    let integers = scale_bytes * b.rows();
+    let integers = scale_bytes * row_count(b);
     (
         number * scale_bytes..(number + 1) * scale_bytes,
         integers + number * row_len..integers + (number + 1) * row_len,
@@ -54,7 +54,7 @@ fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
 
 /// Rounds this worker's rows of b.
 pub(super) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
-    let first = worker.share(b.layout().rows()).start;
+    let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
         let (scales, integers) = places(b.layout(), number);
         // SAFETY: each row has places of its own, which do not overlap, and belongs to one worker.

@@ -2,7 +2,7 @@
 
 use super::cpu::{Part, TILE_ROWS};
 use crate::kernel::Scratch;
-use crate::shared::call::{Call, In, Shared, rows_of};
+use crate::shared::call::{Call, In, Shared, row_count, rows_of};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
 use pulp::{Simd, WithSimd};
@@ -40,7 +40,7 @@ fn columns_in_panel(depth: usize) -> usize {
 /// Copies this worker's rows of b into the scratch, one after another.
 pub(super) fn pack(b: &In, shared: &Shared, worker: &Worker<'_>) {
     let row_bytes = b.ne()[0] * size_of::<f32>();
-    let first = worker.share(b.layout().rows()).start;
+    let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
         // SAFETY: each row has a place of its own, and belongs to one worker.
         let target = unsafe { shared.bytes_mut(number * row_bytes..(number + 1) * row_bytes) };
@@ -282,10 +282,7 @@ fn dots<S: Simd, const M: usize, const N: usize>(
 
 /// Rows as `steps` whole vectors and a rest; all of the same length.
 #[inline(always)]
-fn split<'a, S: Simd, const R: usize>(
-    rows: [&'a [f32]; R],
-    steps: usize,
-) -> ([&'a [S::f32s]; R], [&'a [f32]; R]) {
+fn split<S: Simd, const R: usize>(rows: [&[f32]; R], steps: usize) -> ([&[S::f32s]; R], [&[f32]; R]) {
     let parts = rows.map(|row| S::as_simd_f32s(row));
     (parts.map(|(vectors, _)| &vectors[..steps]), parts.map(|(_, rest)| rest))
 }

@@ -22,17 +22,26 @@ pub(super) fn dots<const M: usize, const N: usize>(
     columns: [Column<'_>; N],
 ) -> [[f32; M]; N] {
     let mut sums = [[_mm512_setzero_ps(); M]; N];
-    for first in (0..weights[0].len()).step_by(2) {
+    let blocks = weights[0].len();
+    let (mut rows, mut tile) = (weights, columns);
+    // Equal lengths in sight of the compiler: the checks of indices leave the loop.
+    for row in &mut rows {
+        *row = &row[..blocks];
+    }
+    for column in &mut tile {
+        *column = Column { scales: &column.scales[..blocks], integers: &column.integers[..blocks] };
+    }
+    for first in (0..blocks).step_by(2) {
         let mut a = [_mm512_setzero_si512(); M];
         let mut start = [_mm512_setzero_si512(); M];
         let mut scales = [_mm512_setzero_ps(); M];
         for m in 0..M {
-            (a[m], scales[m]) = weights_at(weights[m], first);
+            (a[m], scales[m]) = weights_at(rows[m], first);
             let raised = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(-128), a[m]);
             start[m] = _mm512_sub_epi32(_mm512_setzero_si512(), raised);
         }
         for n in 0..N {
-            let (b, b_scales) = column_at(&columns[n], first);
+            let (b, b_scales) = column_at(&tile[n], first);
             let b = _mm512_xor_si512(b, _mm512_set1_epi8(-128));
             for m in 0..M {
                 let products = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start[m], b, a[m]));

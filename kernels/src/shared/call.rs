@@ -405,6 +405,11 @@ fn flat_layout(layout: &Layout) -> Option<Layout> {
     Layout::contiguous(layout.dtype, &[layout.elements()]).ok()
 }
 
+/// Number of rows that have elements: rows without are no work, and their number may be past counting.
+pub fn row_count(layout: &Layout) -> usize {
+    if layout.is_empty() { 0 } else { layout.rows() }
+}
+
 /// This worker's pieces of the rows of `layout`, each of up to `piece` elements: the row, the first element
 /// and how many. Long rows are shared out too.
 pub fn pieces_of(
@@ -414,7 +419,7 @@ pub fn pieces_of(
 ) -> impl Iterator<Item = (Row, usize, usize)> {
     let layout = *layout;
     let per_row = layout.ne[0].div_ceil(piece);
-    worker.share(layout.rows() * per_row).map(move |unit| {
+    worker.share(row_count(&layout) * per_row).map(move |unit| {
         let first = unit % per_row * piece;
         (layout.row_index(unit / per_row), first, piece.min(layout.ne[0] - first))
     })
@@ -423,7 +428,7 @@ pub fn pieces_of(
 /// The rows of `layout` that belong to `worker`, as indices on axes 1, 2 and 3.
 pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row> {
     let layout = *layout;
-    worker.share(layout.rows()).map(move |row| layout.row_index(row))
+    worker.share(row_count(&layout)).map(move |row| layout.row_index(row))
 }
 
 /// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.
