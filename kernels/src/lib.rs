@@ -3,18 +3,30 @@
 //! This crate knows no graph. It offers a table from ops to kernels ([`cpu`]) and a way to run a list of
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
+mod argmax;
 mod binary;
 mod concat;
 mod cpy;
+mod cumsum;
+mod gated_norm;
 mod get_rows;
 mod glu;
 pub mod kernel;
+mod l2_norm;
+pub mod mapped;
+mod mean;
 pub mod memory;
 mod mul_mat;
 mod repeat;
+mod rms_norm;
 mod scale;
 mod set_rows;
 pub mod shared;
+mod soft_max;
+mod ssm_conv;
+mod ssm_scan;
+mod sum;
+mod sum_rows;
 mod unary;
 
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
@@ -29,6 +41,17 @@ use ssmgraph_ops::Op;
 pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
     match op {
         Op::Unary(op) => Some(op),
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
+        Op::GatedNorm(op) => Some(op),
+        Op::RmsNorm(op) => Some(op),
+        Op::L2Norm(op) => Some(op),
+        Op::SoftMax(op) => Some(op),
+        Op::Cumsum(op) => Some(op),
+        Op::Argmax(op) => Some(op),
+        Op::Mean(op) => Some(op),
+        Op::Sum(op) => Some(op),
+        Op::SumRows(op) => Some(op),
         Op::MulMat(op) => Some(op),
         Op::Binary(op) => Some(op),
         Op::Scale(op) => Some(op),
@@ -39,8 +62,5 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) | Op::GatedNorm(_) | Op::RmsNorm(_) | Op::L2Norm(_) | Op::SoftMax(_) => None,
-        Op::Cumsum(_) | Op::Argmax(_) | Op::Mean(_) | Op::Sum(_) | Op::SumRows(_) => None,
     }
 }

@@ -115,6 +115,16 @@ macro_rules! ops {
 ops! {
     unary: Unary,
     ssm_scan: SsmScan,
+    ssm_conv: SsmConv,
+    gated_norm: GatedNorm,
+    rms_norm: RmsNorm,
+    l2_norm: L2Norm,
+    soft_max: SoftMax,
+    cumsum: Cumsum,
+    argmax: Argmax,
+    mean: Mean,
+    sum: Sum,
+    sum_rows: SumRows,
     mul_mat: MulMat,
     binary: Binary,
     scale: Scale,
@@ -128,16 +138,6 @@ ops! {
     view: Window,
     permute: Permute,
     transpose: Transpose,
-    ssm_conv: SsmConv,
-    gated_norm: GatedNorm,
-    rms_norm: RmsNorm,
-    l2_norm: L2Norm,
-    soft_max: SoftMax,
-    cumsum: Cumsum,
-    argmax: Argmax,
-    mean: Mean,
-    sum: Sum,
-    sum_rows: SumRows,
 }
 
 impl Op {

@@ -83,6 +83,21 @@ pub fn expect_repeats(
     ))
 }
 
+/// The index in an operand of shape `ne`, repeated along whole axes, that an index of the larger shape reads.
+pub fn repeated_index(ne: [usize; 4], index: [usize; 4]) -> [usize; 4] {
+    std::array::from_fn(|axis| index[axis] % ne[axis])
+}
+
+/// Requires an eps that keeps a norm's divisor real: finite and not negative.
+///
+/// Errors: any other value.
+pub fn expect_eps(op: &'static str, eps: f32) -> Result<(), OpError> {
+    if eps.is_finite() && eps >= 0.0 {
+        return Ok(());
+    }
+    Err(OpError::new(op, format!("eps = {eps}, expected a finite number of at least 0")))
+}
+
 /// Requires the same type as an earlier operand.
 ///
 /// Errors: another type.
@@ -117,21 +132,6 @@ pub fn checked_row(
         _ if id == -1 => Ok(None),
         _ => Err(OpError::new(op, format!("{operand}{at:?} = {id}, expected −1 or a row below {rows}"))),
     }
-}
-
-/// The index in an operand of shape `ne`, repeated along whole axes, that an index of the larger shape reads.
-pub fn repeated_index(ne: [usize; 4], index: [usize; 4]) -> [usize; 4] {
-    std::array::from_fn(|axis| index[axis] % ne[axis])
-}
-
-/// Requires an eps that keeps a norm's divisor real: finite and not negative.
-///
-/// Errors: any other value.
-pub fn expect_eps(op: &'static str, eps: f32) -> Result<(), OpError> {
-    if eps.is_finite() && eps >= 0.0 {
-        return Ok(());
-    }
-    Err(OpError::new(op, format!("eps = {eps}, expected a finite number of at least 0")))
 }
 
 /// A packed result layout.

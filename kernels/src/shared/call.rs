@@ -77,6 +77,14 @@ impl In {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> In {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -247,6 +255,14 @@ impl Out {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> Out {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        Out { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
     /// The same elements as one row, when they follow each other in index order.
     pub fn flat(&self) -> Option<Out> {
         Some(Out { start: self.start, layout: flat_layout(&self.layout)? })
@@ -384,6 +400,25 @@ impl Shared {
         assert!(range.start <= range.end && range.end <= self.bytes, "outside the scratch");
         // SAFETY: inside the scratch; the rest by the function's contract.
         unsafe { slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// The `f64` numbers with these places, as [`Shared::set_f64`] wrote them.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes`].
+    pub unsafe fn f64s(&self, places: Range<usize>) -> impl Iterator<Item = f64> {
+        // SAFETY: by the function's contract.
+        let bytes = unsafe { self.bytes(places.start * 8..places.end * 8) };
+        bytes.as_chunks().0.iter().map(|&number| f64::from_le_bytes(number))
+    }
+
+    /// Writes one `f64`; `place` counts numbers.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes_mut`].
+    pub unsafe fn set_f64(&self, place: usize, number: f64) {
+        // SAFETY: by the function's contract.
+        unsafe { self.bytes_mut(place * 8..place * 8 + 8) }.copy_from_slice(&number.to_le_bytes());
     }
 
     /// Bytes `range` for writing.
