@@ -4,6 +4,7 @@
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
 pub mod kernel;
+pub mod mapped;
 pub mod memory;
 pub mod shared;
 mod unary;
