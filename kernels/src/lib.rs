@@ -3,10 +3,21 @@
 //! This crate knows no graph. It offers a table from ops to kernels ([`cpu`]) and a way to run a list of
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
+mod argmax;
+mod cumsum;
+mod gated_norm;
 pub mod kernel;
+mod l2_norm;
 pub mod mapped;
+mod mean;
 pub mod memory;
+mod rms_norm;
 pub mod shared;
+mod soft_max;
+mod ssm_conv;
+mod ssm_scan;
+mod sum;
+mod sum_rows;
 mod unary;
 
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
@@ -21,17 +32,17 @@ use ssmgraph_ops::Op;
 pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
-        Op::GatedNorm(_) => None,
-        Op::RmsNorm(_) => None,
-        Op::L2Norm(_) => None,
-        Op::SoftMax(_) => None,
-        Op::Cumsum(_) => None,
-        Op::Argmax(_) => None,
-        Op::Mean(_) => None,
-        Op::Sum(_) => None,
-        Op::SumRows(_) => None,
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
+        Op::GatedNorm(op) => Some(op),
+        Op::RmsNorm(op) => Some(op),
+        Op::L2Norm(op) => Some(op),
+        Op::SoftMax(op) => Some(op),
+        Op::Cumsum(op) => Some(op),
+        Op::Argmax(op) => Some(op),
+        Op::Mean(op) => Some(op),
+        Op::Sum(op) => Some(op),
+        Op::SumRows(op) => Some(op),
         Op::MulMat(_) => None,
         Op::Binary(_) => None,
         Op::Scale(_) => None,

@@ -76,6 +76,21 @@ impl In {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> In {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
+    /// All elements as one row, when they follow each other in memory.
+    pub fn flat(&self) -> Option<In> {
+        let one_row = || Layout::contiguous(self.layout.dtype, &[self.layout.elements()]).ok();
+        let layout = if self.layout.is_contiguous() { one_row()? } else { return None };
+        Some(In { start: self.start, layout })
+    }
+
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -228,6 +243,14 @@ impl Out {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> Out {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        Out { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
     fn at(&self, first: usize, row: Row) -> *mut u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -358,6 +381,25 @@ impl Shared {
         unsafe { slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 
+    /// The `f64` numbers with these places, as [`Shared::set_f64`] wrote them.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes`].
+    pub unsafe fn f64s(&self, places: Range<usize>) -> impl Iterator<Item = f64> {
+        // SAFETY: by the function's contract.
+        let bytes = unsafe { self.bytes(places.start * 8..places.end * 8) };
+        bytes.as_chunks().0.iter().map(|&number| f64::from_le_bytes(number))
+    }
+
+    /// Writes one `f64`; `place` counts numbers.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes_mut`].
+    pub unsafe fn set_f64(&self, place: usize, number: f64) {
+        // SAFETY: by the function's contract.
+        unsafe { self.bytes_mut(place * 8..place * 8 + 8) }.copy_from_slice(&number.to_le_bytes());
+    }
+
     /// Bytes `range` for writing.
     ///
     /// # Safety
@@ -373,7 +415,9 @@ impl Shared {
 /// The rows of `layout` that belong to `worker`, as indices on axes 1, 2 and 3.
 pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row> {
     let layout = *layout;
-    worker.share(layout.rows()).map(move |row| layout.row_index(row))
+    // Rows without elements are no work, and their number may be past counting.
+    let rows = if layout.is_empty() { 0 } else { layout.rows() };
+    worker.share(rows).map(move |row| layout.row_index(row))
 }
 
 /// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.
