@@ -2,6 +2,7 @@
 //! whatever is accepted can be used.
 
 use ssmgraph::formats::gguf::{Gguf, GgufError, Writer};
+use ssmgraph::formats::{Tokenizer, TokenizerError};
 use ssmgraph_ops::DType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -189,16 +190,35 @@ fn extreme_numbers_are_survived_at_every_place() {
     }
 }
 
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(here("fuzz/corpus").join(target)).unwrap();
+    let read = |entry: std::fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+    };
+    entries.map(|entry| read(entry.unwrap())).collect()
+}
+
 /// None of the files the fuzzer keeps may panic, and the valid ones among them stay valid.
 #[test]
 fn the_fuzz_corpus_is_survived() {
-    let mut count = 0;
-    for entry in std::fs::read_dir(here("fuzz/corpus/gguf")).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let accepted = survives(&std::fs::read(&path).unwrap());
-        assert!(accepted || !name.starts_with("valid"), "{name} was refused");
-        count += 1;
+    let files = corpus("gguf");
+    assert!(files.len() > 20, "{} files in the corpus", files.len());
+    for (name, bytes) in files {
+        assert!(survives(&bytes) || !name.starts_with("valid"), "{name} was refused");
     }
-    assert!(count > 20, "{count} files in the corpus");
+}
+
+#[test]
+fn the_fuzz_corpus_of_vocabularies_is_survived() {
+    let files = corpus("tokenizer");
+    assert!(files.len() > 1, "{} files in the corpus", files.len());
+    for (name, bytes) in files {
+        match parse(&bytes).map(|gguf| Tokenizer::from_gguf(&gguf)) {
+            Ok(Ok(tokenizer)) => match tokenizer.encode_with_control("It's 1\u{e9}  a<b>\n") {
+                Ok(ids) => assert!(tokenizer.decode(&ids).is_ok(), "{name}"),
+                Err(error) => assert!(matches!(error, TokenizerError::Byte { .. }), "{name}: {error}"),
+            },
+            _ => assert!(!name.starts_with("valid"), "{name} was refused"),
+        }
+    }
 }

@@ -21,6 +21,8 @@ pub use error::GgufError;
 pub use value::{Array, Text, Value};
 pub use writer::{WriteError, Writer};
 
+use crate::backend::SharedBytes;
+use crate::store::{WeightBytes, Weights};
 use ssmgraph_kernels::mapped::MappedFile;
 use ssmgraph_ops::Layout;
 use std::collections::HashMap;
@@ -37,9 +39,6 @@ const ALIGNMENT_DEFAULT: usize = 32;
 const KEY_BYTES_MAX: usize = 65535;
 /// The specification says 64, which real converters have outgrown; names are never cut off.
 const NAME_BYTES_MAX: usize = 65536;
-
-/// Bytes of a file, shared: mapped, read or embedded in the program.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// A tensor in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,6 +301,14 @@ impl Gguf {
             converted.push(convert(&element).ok_or_else(|| wrong_text(key, found(), &expected()))?);
         }
         Ok(converted)
+    }
+}
+
+/// A model file is a source of weights as it is; nothing is copied.
+impl Weights for Gguf {
+    fn find(&self, name: &str) -> Option<WeightBytes> {
+        let tensor = self.tensor(name).ok()?;
+        Some(WeightBytes { layout: tensor.layout, bytes: self.bytes.clone(), range: tensor.range() })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::cursor::Cursor;
 use super::{
-    ALIGNMENT_DEFAULT, ALIGNMENT_KEY, Gguf, GgufError, KEY_BYTES_MAX, MAGIC, NAME_BYTES_MAX, SharedBytes,
-    TensorInfo, VERSION, Value,
+    ALIGNMENT_DEFAULT, ALIGNMENT_KEY, Gguf, GgufError, KEY_BYTES_MAX, MAGIC, NAME_BYTES_MAX, TensorInfo,
+    VERSION, Value,
 };
+use crate::backend::SharedBytes;
 use ssmgraph_ops::{AXES, DType, Layout};
 use std::collections::HashMap;
 

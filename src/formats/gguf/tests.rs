@@ -212,3 +212,12 @@ fn a_file_on_disk_is_mapped() {
     let error = Gguf::open(&path).unwrap_err().to_string();
     assert!(error.starts_with(&path.display().to_string()), "{error}");
 }
+
+#[test]
+fn a_file_is_a_source_of_weights() {
+    let gguf = sample().to_gguf().unwrap();
+    let weight = gguf.find("blocks").unwrap();
+    assert_eq!(weight.layout, Layout::contiguous(DType::Q8_0, &[64]).unwrap());
+    assert_eq!(&(*weight.bytes).as_ref()[weight.range], gguf.tensor_bytes("blocks").unwrap());
+    assert!(gguf.find("absent").is_none());
+}
