@@ -4,14 +4,23 @@
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
 mod argmax;
+mod binary;
+mod concat;
+mod cpy;
 mod cumsum;
 mod gated_norm;
+mod get_rows;
+mod glu;
 pub mod kernel;
 mod l2_norm;
 pub mod mapped;
 mod mean;
 pub mod memory;
+mod mul_mat;
+mod repeat;
 mod rms_norm;
+mod scale;
+mod set_rows;
 pub mod shared;
 mod soft_max;
 mod ssm_conv;
@@ -43,18 +52,15 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Mean(op) => Some(op),
         Op::Sum(op) => Some(op),
         Op::SumRows(op) => Some(op),
-        Op::MulMat(_) => None,
-        Op::Binary(_) => None,
-        Op::Scale(_) => None,
-        Op::Glu(_) => None,
-        Op::GetRows(_) => None,
-        Op::SetRows(_) => None,
-        Op::Cpy(_) => None,
-        Op::Concat(_) => None,
-        Op::Repeat(_) => None,
-        Op::Reshape(_) => None,
-        Op::Window(_) => None,
-        Op::Permute(_) => None,
-        Op::Transpose(_) => None,
+        Op::MulMat(op) => Some(op),
+        Op::Binary(op) => Some(op),
+        Op::Scale(op) => Some(op),
+        Op::Glu(op) => Some(op),
+        Op::GetRows(op) => Some(op),
+        Op::SetRows(op) => Some(op),
+        Op::Cpy(op) => Some(op),
+        Op::Concat(op) => Some(op),
+        Op::Repeat(op) => Some(op),
+        Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

@@ -2,6 +2,7 @@
 //! reductions in a fixed order.
 
 pub mod call;
+pub mod copy;
 pub mod math;
 pub mod pool;
 pub mod reduce;
