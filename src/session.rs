@@ -89,13 +89,16 @@ pub struct Session {
     /// The graph as the caller built it, for labels and for checking handles.
     graph: Graph,
     /// The buffer of each value and where the value starts in it.
-    places: Vec<(Arc<dyn Buffer>, usize)>,
+    places: Vec<Placed>,
     segments: Vec<Compiled>,
     /// For each input leaf of the planned graph whether it was set.
     set: BTreeMap<usize, bool>,
     slots: Vec<usize>,
     has_run: bool,
 }
+
+/// A buffer and where a value starts in it.
+type Placed = (Arc<dyn Buffer>, usize);
 
 /// A segment ready to run.
 enum Compiled {
@@ -384,7 +387,7 @@ impl Observer for StepObserver<'_> {
 }
 
 /// Gives every value its buffer.
-fn place_values(plan: &Plan, store: &Store) -> Result<Vec<(Arc<dyn Buffer>, usize)>, SessionError> {
+fn place_values(plan: &Plan, store: &Store) -> Result<Vec<Placed>, SessionError> {
     let backends = store.devices().backends();
     let mut arenas: HashMap<usize, Arc<dyn Buffer>> = HashMap::new();
     let mut places = Vec::with_capacity(plan.values.len());
@@ -419,11 +422,7 @@ fn place_values(plan: &Plan, store: &Store) -> Result<Vec<(Arc<dyn Buffer>, usiz
     Ok(places)
 }
 
-fn compile(
-    plan: &Plan,
-    devices: &Devices,
-    places: &[(Arc<dyn Buffer>, usize)],
-) -> Result<Vec<Compiled>, SessionError> {
+fn compile(plan: &Plan, devices: &Devices, places: &[Placed]) -> Result<Vec<Compiled>, SessionError> {
     let slice = |spot: &Spot| {
         let (buffer, start) = &places[spot.value];
         Slice { buffer: buffer.clone(), offset_bytes: start + spot.offset_bytes, layout: spot.layout }

@@ -49,9 +49,9 @@ pub enum StoreError {
         /// Its name.
         name: String,
         /// What the source has.
-        found: Layout,
+        found: Box<Layout>,
         /// What the graph says.
-        expected: Layout,
+        expected: Box<Layout>,
     },
     /// A state that another graph of this store declared in another way.
     #[error("state `{name}` is {expected} here, but {found} in another graph of this store")]
@@ -59,9 +59,9 @@ pub enum StoreError {
         /// Its name.
         name: String,
         /// As declared before.
-        found: Layout,
+        found: Box<Layout>,
         /// As declared now.
-        expected: Layout,
+        expected: Box<Layout>,
     },
     /// Slots declared differently by two graphs, or a slot that does not exist.
     #[error("slots: {0}")]
@@ -220,8 +220,8 @@ impl Store {
         if found.layout != *expected {
             return Err(StoreError::WeightLayout {
                 name: name.to_owned(),
-                found: found.layout,
-                expected: *expected,
+                found: Box::new(found.layout),
+                expected: Box::new(*expected),
             });
         }
         let key = (device, name.to_owned());
@@ -249,8 +249,8 @@ impl Store {
         if pool.layout != *layout {
             return Err(StoreError::StateLayout {
                 name: name.to_owned(),
-                found: pool.layout,
-                expected: *layout,
+                found: Box::new(pool.layout),
+                expected: Box::new(*layout),
             });
         }
         if let Some(buffer) = pool.buffers.get(&device) {
@@ -327,8 +327,8 @@ impl Contents {
             if *tensor.layout() != expected {
                 return Err(StoreError::StateLayout {
                     name: name.clone(),
-                    found: *tensor.layout(),
-                    expected,
+                    found: Box::new(*tensor.layout()),
+                    expected: Box::new(expected),
                 });
             }
         }

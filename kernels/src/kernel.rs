@@ -20,6 +20,15 @@ pub struct Scratch {
     pub own_floats: usize,
 }
 
+impl Scratch {
+    /// Room for one row of each operand on each worker; none when the first operand has no elements and so
+    /// there is nothing to do.
+    pub fn for_rows(inputs: &[Layout]) -> Scratch {
+        let floats = || inputs.iter().map(|layout| layout.ne[0]).sum();
+        Scratch { shared_bytes: 0, own_floats: if inputs[0].is_empty() { 0 } else { floats() } }
+    }
+}
+
 /// One op on the CPU. Implemented by the op's attribute struct.
 pub trait CpuKernel: Sync {
     /// Whether the kernel computes the right result for operands of these layouts, which the op's shape

@@ -3,9 +3,30 @@
 //! This crate knows no graph. It offers a table from ops to kernels ([`cpu`]) and a way to run a list of
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
+mod argmax;
+mod binary;
+mod concat;
+mod cpy;
+mod cumsum;
+mod gated_norm;
+mod get_rows;
+mod glu;
 pub mod kernel;
+mod l2_norm;
+pub mod mapped;
+mod mean;
 pub mod memory;
+mod mul_mat;
+mod repeat;
+mod rms_norm;
+mod scale;
+mod set_rows;
 pub mod shared;
+mod soft_max;
+mod ssm_conv;
+mod ssm_scan;
+mod sum;
+mod sum_rows;
 mod unary;
 
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
@@ -20,29 +41,26 @@ use ssmgraph_ops::Op;
 pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
-        Op::GatedNorm(_) => None,
-        Op::RmsNorm(_) => None,
-        Op::L2Norm(_) => None,
-        Op::SoftMax(_) => None,
-        Op::Cumsum(_) => None,
-        Op::Argmax(_) => None,
-        Op::Mean(_) => None,
-        Op::Sum(_) => None,
-        Op::SumRows(_) => None,
-        Op::MulMat(_) => None,
-        Op::Binary(_) => None,
-        Op::Scale(_) => None,
-        Op::Glu(_) => None,
-        Op::GetRows(_) => None,
-        Op::SetRows(_) => None,
-        Op::Cpy(_) => None,
-        Op::Concat(_) => None,
-        Op::Repeat(_) => None,
-        Op::Reshape(_) => None,
-        Op::Window(_) => None,
-        Op::Permute(_) => None,
-        Op::Transpose(_) => None,
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
+        Op::GatedNorm(op) => Some(op),
+        Op::RmsNorm(op) => Some(op),
+        Op::L2Norm(op) => Some(op),
+        Op::SoftMax(op) => Some(op),
+        Op::Cumsum(op) => Some(op),
+        Op::Argmax(op) => Some(op),
+        Op::Mean(op) => Some(op),
+        Op::Sum(op) => Some(op),
+        Op::SumRows(op) => Some(op),
+        Op::MulMat(op) => Some(op),
+        Op::Binary(op) => Some(op),
+        Op::Scale(op) => Some(op),
+        Op::Glu(op) => Some(op),
+        Op::GetRows(op) => Some(op),
+        Op::SetRows(op) => Some(op),
+        Op::Cpy(op) => Some(op),
+        Op::Concat(op) => Some(op),
+        Op::Repeat(op) => Some(op),
+        Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

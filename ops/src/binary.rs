@@ -17,7 +17,7 @@
 //! Source: ADD, SUB, MUL and DIV of ggml, and its rule for repeating b.
 
 use crate::case::{Arrangement, Values};
-use crate::shape::{FLOATS, expect_dtype, expect_repeats};
+use crate::shape::{FLOATS, expect_dtype, expect_repeats, repeated_index};
 use crate::tensor::indices;
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance};
 use crate::{ViewMut, Views};
@@ -106,7 +106,7 @@ impl Define for Binary {
     fn reference(&self, inputs: &Views<'_>, results: &mut [ViewMut<'_>]) -> Result<(), OpError> {
         let [a, b] = inputs else { unreachable!("the arity was checked") };
         for index in indices(a.ne()) {
-            let repeated = std::array::from_fn(|axis| index[axis] % b.ne()[axis]);
+            let repeated = repeated_index(b.ne(), index);
             results[0].set(index, self.function.apply(a.get(index), b.get(repeated)));
         }
         Ok(())

@@ -249,7 +249,7 @@ pub fn fill(layout: Layout, mut value: impl FnMut([usize; AXES]) -> f64) -> Host
 }
 
 /// Operands, with names, for an op that works along rows: every arrangement, row lengths around the widths
-/// of vectors and warps, one long row, nothing along each axis, and the narrow float types. Numbers lie in
+/// of vectors and warps, long rows, nothing along each axis, and the narrow float types. Numbers lie in
 /// −2..2.
 pub fn row_inputs(seed: u64) -> Vec<(String, HostTensor)> {
     let mut values = Values::new(seed);
@@ -266,7 +266,10 @@ pub fn row_inputs(seed: u64) -> Vec<(String, HostTensor)> {
     for length in [1, 2, 15, 16, 17, 31, 33, 64, 65, 130, 257] {
         add(format!("row_of_{length}"), Arrangement::Contiguous, DType::F32, &[length, 3]);
     }
-    add("row_of_5001".into(), Arrangement::Contiguous, DType::F32, &[5001]);
+    for length in [5001, 70_001] {
+        add(format!("row_of_{length}"), Arrangement::Contiguous, DType::F32, &[length]);
+    }
+    add("long_transposed_rows".into(), Arrangement::Transposed, DType::F32, &[40_000, 2]);
     for axis in 0..AXES {
         let mut ne = [3, 2, 2, 2];
         ne[axis] = 0;

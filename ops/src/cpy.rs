@@ -19,7 +19,7 @@
 //! Source: ggml's CPY, CONT and DUP.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::quant::{BLOCK_LEN, quantize_q8_0};
+use crate::quant::{Q8_0_BLOCK, quantize_q8_0};
 use crate::shape::packed;
 use crate::tensor::indices;
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance};
@@ -158,7 +158,7 @@ impl Define for Cpy {
 fn quantize(x: &View<'_>, y: &mut ViewMut<'_>) {
     let mut elements = indices(x.ne()).map(|index| x.get(index) as f32);
     for to in indices(y.layout().blocks()) {
-        let values: [f32; BLOCK_LEN] = std::array::from_fn(|_| elements.next().expect("as many elements"));
+        let values: [f32; Q8_0_BLOCK] = std::array::from_fn(|_| elements.next().expect("as many elements"));
         y.block_mut(to).copy_from_slice(&quantize_q8_0(&values).to_bytes());
     }
 }

@@ -18,7 +18,7 @@
 //! Source: ggml's MUL_MAT; its f16 weights round activations to f16 there, here they do not.
 
 use crate::case::{Arrangement, Values};
-use crate::quant::{BLOCK_LEN, BlockQ8_0, quantize_q8_0};
+use crate::quant::{Q8_0_BLOCK, BlockQ8_0, quantize_q8_0};
 use crate::shape::{expect_dtype, expect_ne, packed};
 use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance, View, ViewMut, Views};
 use smallvec::smallvec;
@@ -159,7 +159,7 @@ fn weight(a: &View<'_>, k: usize, [m, a2, a3]: [usize; 3]) -> f64 {
 }
 
 fn quantized(row: &[f32]) -> Vec<BlockQ8_0> {
-    let (blocks, _) = row.as_chunks::<BLOCK_LEN>();
+    let (blocks, _) = row.as_chunks::<Q8_0_BLOCK>();
     blocks.iter().map(quantize_q8_0).collect()
 }
 

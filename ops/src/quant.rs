@@ -7,10 +7,10 @@
 use half::f16;
 
 /// Elements in one block.
-pub const BLOCK_LEN: usize = 32;
+pub const Q8_0_BLOCK: usize = 32;
 
 /// Bytes of one stored block.
-pub const BLOCK_BYTES: usize = 34;
+pub const Q8_0_BYTES: usize = 34;
 
 /// One block: element `i` is `scale · q[i]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct BlockQ8_0 {
     /// What one step of `q` is worth.
     pub scale: f16,
     /// The elements in steps of the scale, −127..=127 when made by [`quantize_q8_0`].
-    pub q: [i8; BLOCK_LEN],
+    pub q: [i8; Q8_0_BLOCK],
 }
 
 /// Rounds 32 numbers to a block: `d = max|x| / 127`, `q = round(x · (1/d))` with halves away from zero, all
@@ -26,7 +26,7 @@ pub struct BlockQ8_0 {
 ///
 /// A block of zeros has scale 0. A NaN or an infinity makes the scale NaN or infinite, so that it cannot
 /// vanish in the rounding.
-pub fn quantize_q8_0(x: &[f32; BLOCK_LEN]) -> BlockQ8_0 {
+pub fn quantize_q8_0(x: &[f32; Q8_0_BLOCK]) -> BlockQ8_0 {
     // Without their sign bit, floats order as integers, with NaN above everything.
     let largest = x.iter().map(|value| value.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0);
     let step = f32::from_bits(largest) / 127.0;
@@ -36,8 +36,8 @@ pub fn quantize_q8_0(x: &[f32; BLOCK_LEN]) -> BlockQ8_0 {
 
 impl BlockQ8_0 {
     /// The block as it is stored: the scale, low byte first, then the integers.
-    pub fn to_bytes(&self) -> [u8; BLOCK_BYTES] {
-        let mut bytes = [0; BLOCK_BYTES];
+    pub fn to_bytes(&self) -> [u8; Q8_0_BYTES] {
+        let mut bytes = [0; Q8_0_BYTES];
         bytes[..2].copy_from_slice(&self.scale.to_le_bytes());
         for (byte, q) in bytes[2..].iter_mut().zip(self.q) {
             *byte = q as u8;
@@ -46,8 +46,8 @@ impl BlockQ8_0 {
     }
 
     /// The block stored in these bytes.
-    pub fn from_bytes(bytes: &[u8; BLOCK_BYTES]) -> BlockQ8_0 {
-        let mut q = [0; BLOCK_LEN];
+    pub fn from_bytes(bytes: &[u8; Q8_0_BYTES]) -> BlockQ8_0 {
+        let mut q = [0; Q8_0_BLOCK];
         for (q, &byte) in q.iter_mut().zip(&bytes[2..]) {
             *q = byte as i8;
         }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn halves_round_away_from_zero() {
-        let mut x = [0.0; BLOCK_LEN];
+        let mut x = [0.0; Q8_0_BLOCK];
         // The largest magnitude is 127, so one step is exactly 1.
         (x[0], x[1], x[2], x[3], x[4]) = (-127.0, 2.5, -2.5, 0.49, 126.5);
         let block = quantize_q8_0(&x);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn integers_are_made_with_the_unrounded_scale() {
-        let mut x = [0.0; BLOCK_LEN];
+        let mut x = [0.0; Q8_0_BLOCK];
         (x[0], x[1]) = (1.0, 0.5);
         let block = quantize_q8_0(&x);
         // 1/127 as f16 is 0x2008 = 2^-7 · (1 + 8/1024); 0.5 lies at 63.5 steps of the f32 scale.
@@ -81,22 +81,22 @@ mod tests {
 
     #[test]
     fn zeros_and_values_that_are_no_numbers() {
-        assert_eq!(quantize_q8_0(&[0.0; BLOCK_LEN]).to_bytes(), [0; BLOCK_BYTES]);
-        assert_eq!(quantize_q8_0(&[-0.0; BLOCK_LEN]).scale.to_bits(), 0);
-        let mut x = [1.0; BLOCK_LEN];
+        assert_eq!(quantize_q8_0(&[0.0; Q8_0_BLOCK]).to_bytes(), [0; Q8_0_BYTES]);
+        assert_eq!(quantize_q8_0(&[-0.0; Q8_0_BLOCK]).scale.to_bits(), 0);
+        let mut x = [1.0; Q8_0_BLOCK];
         x[7] = f32::NAN;
         assert!(quantize_q8_0(&x).scale.is_nan());
         x[7] = f32::NEG_INFINITY;
         assert!(quantize_q8_0(&x).scale.is_infinite());
         // The inverse of a tiny step overflows; zeros stay zeros.
-        let mut tiny = [0.0; BLOCK_LEN];
+        let mut tiny = [0.0; Q8_0_BLOCK];
         tiny[0] = 1e-40;
         assert_eq!(quantize_q8_0(&tiny).scale.to_bits(), 0);
     }
 
     #[test]
     fn bytes_round_trip() {
-        let mut x = [0.25; BLOCK_LEN];
+        let mut x = [0.25; Q8_0_BLOCK];
         x[31] = -3.0;
         let block = quantize_q8_0(&x);
         assert_eq!(BlockQ8_0::from_bytes(&block.to_bytes()), block);

@@ -8,7 +8,7 @@
 //! Source: ggml's REPEAT.
 
 use crate::case::{Arrangement, Values};
-use crate::shape::{expect_repeats, packed};
+use crate::shape::{expect_repeats, packed, repeated_index};
 use crate::tensor::indices;
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance};
 use crate::{ViewMut, Views};
@@ -54,7 +54,7 @@ impl Define for Repeat {
     fn reference(&self, inputs: &Views<'_>, results: &mut [ViewMut<'_>]) -> Result<(), OpError> {
         let counts = inputs[0].layout().blocks();
         for index in indices(results[0].layout().blocks()) {
-            let from = std::array::from_fn(|axis| index[axis] % counts[axis]);
+            let from = repeated_index(counts, index);
             results[0].block_mut(index).copy_from_slice(inputs[0].block(from));
         }
         Ok(())

@@ -170,6 +170,13 @@ impl Define for SsmScan {
         add("mamba1_snapshots_2", Spec { snapshots: 2, ..Spec::mamba1(16, 6, 4, 2) });
         add("shared_start", Spec { ids: Some(vec![2, 2, 0]), ..Spec::mamba2(16, 4, 2, 1, 3, 3) });
         add("start_from_zero", Spec { ids: Some(vec![-1, 1]), ..Spec::mamba1(16, 8, 2, 2) });
+        add("empty_pool", Spec { ids: Some(vec![-1, -1]), slots: 0, ..Spec::mamba1(16, 20, 3, 2) });
+        add("empty_pool_mamba2", Spec { ids: Some(vec![-1]), slots: 0, ..Spec::mamba2(16, 8, 2, 1, 3, 1) });
+        add("long", Spec::mamba1(4, 3, 300, 1));
+        add("long_mamba2", Spec::mamba2(16, 2, 2, 1, 300, 1));
+        add("mamba1_groups_2", Spec { groups: 2, ..Spec::mamba1(8, 44, 3, 2) });
+        add("mamba2_head_dim_1", Spec::mamba2(128, 1, 5, 1, 3, 1));
+        add("identity_steps_mamba1", Spec { pads: 2, ..Spec::mamba1(16, 20, 4, 2) });
         add("identity_steps", Spec { pads: 2, ..Spec::mamba2(16, 3, 2, 1, 4, 2) });
         add("no_tokens", Spec::mamba2(16, 4, 2, 1, 0, 2));
         add("no_sequences", Spec::mamba1(16, 4, 3, 0));
@@ -211,6 +218,7 @@ struct Spec {
     snapshots: usize,
     ids: Option<Vec<i32>>,
     pads: usize,
+    slots: usize,
     arrangement: Arrangement,
 }
 
@@ -238,6 +246,7 @@ impl Spec {
             snapshots: 1,
             ids: None,
             pads: 0,
+            slots: sequences + 1,
             arrangement: Arrangement::Contiguous,
         }
     }
@@ -247,8 +256,7 @@ impl Spec {
         let Spec { states, head_dim, heads, groups, tokens, sequences, arrangement, .. } = self;
         let mut tensor =
             |ne: &[usize], low: f64, high: f64| values.arranged(arrangement, DType::F32, ne, low, high);
-        let slots = sequences + 1;
-        let s = tensor(&[states, head_dim, heads, slots], -1.0, 1.0);
+        let s = tensor(&[states, head_dim, heads, self.slots], -1.0, 1.0);
         let x = tensor(&[head_dim, heads, tokens, sequences], -1.0, 1.0);
         let dt = tensor(&[heads, tokens, sequences], -4.0, 2.0);
         let dt = if self.pads == 0 { dt } else { padded(&dt, tokens - self.pads) };

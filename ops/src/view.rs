@@ -58,7 +58,7 @@ impl Define for Window {
             );
             return Err(OpError::new(op, what));
         }
-        if self.offset_bytes % y.align() != 0 {
+        if !self.offset_bytes.is_multiple_of(y.align()) {
             let what = format!(
                 "offset = {}, expected a multiple of {} (the alignment of {})",
                 self.offset_bytes,

@@ -4,6 +4,7 @@
 //! that results overlap nothing they must not (see `program.rs`). Kernels then index rows; a row is named by
 //! its indices on axes 1, 2 and 3.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ssmgraph_ops::{DType, Layout, quant};
 use std::ops::Range;
@@ -76,11 +77,24 @@ impl In {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> In {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
         // SAFETY: an index inside the shape lies inside the span, which is readable.
         unsafe { self.start.add(self.layout.offset(index)) }
+    }
+
+    /// The same elements as one row, when they follow each other in index order.
+    pub fn flat(&self) -> Option<In> {
+        Some(In { start: self.start, layout: flat_layout(&self.layout)? })
     }
 
     /// A row whose elements are packed `f32`; `None` for other types and spread elements. Not for operands
@@ -146,6 +160,10 @@ impl In {
                     target.as_mut_ptr().copy_from_nonoverlapping(start.cast::<f32>().add(first), target.len())
                 }
                 DType::F32 => gather(start, first, stride, target, |v: f32| v),
+                DType::F16 if self.layout.rows_packed() => {
+                    slice::from_raw_parts(start.cast::<f16>().add(first), target.len())
+                        .convert_to_f32_slice(target)
+                }
                 DType::F16 => gather(start, first, stride, target, f16::to_f32),
                 DType::BF16 => gather(start, first, stride, target, bf16::to_f32),
                 DType::I32 => gather(start, first, stride, target, |v: i32| v as f32),
@@ -153,9 +171,9 @@ impl In {
                 DType::Q8_0 => {
                     for (i, value) in target.iter_mut().enumerate() {
                         let element = first + i;
-                        let block = start.add(element / quant::BLOCK_LEN * stride);
+                        let block = start.add(element / quant::Q8_0_BLOCK * stride);
                         let scale = block.cast::<[u8; 2]>().read();
-                        let quant = block.add(2 + element % quant::BLOCK_LEN).cast::<i8>().read();
+                        let quant = block.add(2 + element % quant::Q8_0_BLOCK).cast::<i8>().read();
                         *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
                     }
                 }
@@ -228,6 +246,19 @@ impl Out {
         self.layout.ne
     }
 
+    /// The same elements with axis `i` called `axes[i]`. Plain types only.
+    ///
+    /// Panics when `axes` is no permutation.
+    pub fn permuted(&self, axes: [usize; 4]) -> Out {
+        // The same bytes stay within reach, so the promise of `new` still holds.
+        Out { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
+    }
+
+    /// The same elements as one row, when they follow each other in index order.
+    pub fn flat(&self) -> Option<Out> {
+        Some(Out { start: self.start, layout: flat_layout(&self.layout)? })
+    }
+
     fn at(&self, first: usize, row: Row) -> *mut u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -292,6 +323,10 @@ impl Out {
                     start.cast::<f32>().add(first).copy_from_nonoverlapping(values.as_ptr(), values.len())
                 }
                 DType::F32 => scatter(start, first, stride, values, |v| v),
+                DType::F16 if self.layout.rows_packed() => {
+                    slice::from_raw_parts_mut(start.cast::<f16>().add(first), values.len())
+                        .convert_from_f32_slice(values)
+                }
                 DType::F16 => scatter(start, first, stride, values, f16::from_f32),
                 DType::BF16 => scatter(start, first, stride, values, bf16::from_f32),
                 other => panic!("{other} is no float result; the support check refuses it"),
@@ -358,6 +393,25 @@ impl Shared {
         unsafe { slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 
+    /// The `f64` numbers with these places, as [`Shared::set_f64`] wrote them.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes`].
+    pub unsafe fn f64s(&self, places: Range<usize>) -> impl Iterator<Item = f64> {
+        // SAFETY: by the function's contract.
+        let bytes = unsafe { self.bytes(places.start * 8..places.end * 8) };
+        bytes.as_chunks().0.iter().map(|&number| f64::from_le_bytes(number))
+    }
+
+    /// Writes one `f64`; `place` counts numbers.
+    ///
+    /// # Safety
+    /// As [`Shared::bytes_mut`].
+    pub unsafe fn set_f64(&self, place: usize, number: f64) {
+        // SAFETY: by the function's contract.
+        unsafe { self.bytes_mut(place * 8..place * 8 + 8) }.copy_from_slice(&number.to_le_bytes());
+    }
+
     /// Bytes `range` for writing.
     ///
     /// # Safety
@@ -370,10 +424,34 @@ impl Shared {
     }
 }
 
+fn flat_layout(layout: &Layout) -> Option<Layout> {
+    if !layout.is_contiguous() {
+        return None;
+    }
+    Layout::contiguous(layout.dtype, &[layout.elements()]).ok()
+}
+
+/// This worker's pieces of the rows of `layout`, each of up to `piece` elements: the row, the first element
+/// and how many. Long rows are shared out too.
+pub fn pieces_of(
+    layout: &Layout,
+    piece: usize,
+    worker: &Worker<'_>,
+) -> impl Iterator<Item = (Row, usize, usize)> {
+    let layout = *layout;
+    let per_row = layout.ne[0].div_ceil(piece);
+    worker.share(layout.rows() * per_row).map(move |unit| {
+        let first = unit % per_row * piece;
+        (layout.row_index(unit / per_row), first, piece.min(layout.ne[0] - first))
+    })
+}
+
 /// The rows of `layout` that belong to `worker`, as indices on axes 1, 2 and 3.
 pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row> {
     let layout = *layout;
-    worker.share(layout.rows()).map(move |row| layout.row_index(row))
+    // Rows without elements are no work, and their number may be past counting.
+    let rows = if layout.is_empty() { 0 } else { layout.rows() };
+    worker.share(rows).map(move |row| layout.row_index(row))
 }
 
 /// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.

@@ -1,6 +1,9 @@
-//! What kernels share: operands as pointers with layouts, the thread pool, vector dispatch, scalar functions.
+//! What kernels share: operands as pointers with layouts, the thread pool, vector dispatch, scalar functions,
+//! reductions in a fixed order.
 
 pub mod call;
+pub mod copy;
 pub mod math;
 pub mod pool;
+pub mod reduce;
 pub mod simd;

@@ -1,0 +1,95 @@
+//! One pass over each row in pieces: the largest order key of a piece is found with vectors, and only the
+//! piece that first holds the largest of all is searched for its place.
+
+use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::shared::call::{Call, In, Row, rows_of};
+use crate::shared::pool::Worker;
+use crate::shared::reduce::{PIECE, fold};
+use crate::shared::simd;
+use ssmgraph_ops::{Argmax, Layout, OpError};
+
+impl CpuKernel for Argmax {
+    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
+        inputs[0].elements() / 8
+    }
+
+    fn scratch(&self, _inputs: &[Layout], _results: &[Layout]) -> Scratch {
+        Scratch::default()
+    }
+
+    fn run(&self, call: &Call, worker: &Worker<'_>, _own: &mut [f32]) -> Result<(), OpError> {
+        let (x, y) = (&call.inputs[0], &call.results[0]);
+        for row @ [i1, i2, i3] in rows_of(x.layout(), worker) {
+            // SAFETY: rows are shared out among the workers, each to one.
+            unsafe { y.set_int(i1, [i2, i3, 0], place_of_largest(x, row) as i64) }
+        }
+        Ok(())
+    }
+}
+
+fn place_of_largest(x: &In, row: Row) -> usize {
+    match x.f32_row(row) {
+        Some(values) => {
+            search(values.len(), |first, look| look(&values[first..values.len().min(first + PIECE)]))
+        }
+        None => {
+            let mut piece = [0.0; PIECE];
+            search(x.ne()[0], |first, look| {
+                let values = &mut piece[..PIECE.min(x.ne()[0] - first)];
+                x.load(row, first, values);
+                look(values);
+            })
+        }
+    }
+}
+
+/// The least place with the largest key; `with_piece` shows the piece that starts at an element.
+fn search(length: usize, mut with_piece: impl FnMut(usize, &mut dyn FnMut(&[f32]))) -> usize {
+    let (mut best, mut start) = (i32::MIN, 0);
+    for first in (0..length).step_by(PIECE) {
+        with_piece(first, &mut |values| {
+            let largest = largest_key(values);
+            if largest > best {
+                (best, start) = (largest, first);
+            }
+        });
+    }
+    let mut place = start;
+    with_piece(start, &mut |values| {
+        place += values.iter().position(|&value| key(value) == best).expect("the piece holds its largest");
+    });
+    place
+}
+
+fn largest_key(values: &[f32]) -> i32 {
+    simd::vectorize(
+        #[inline(always)]
+        || fold::<i32, 64>(values, i32::MIN, |best, value| best.max(key(value)), i32::max),
+    )
+}
+
+/// An integer that orders as the op does: −0 equal to +0, every NaN the same and above +∞.
+#[inline(always)]
+fn key(value: f32) -> i32 {
+    let bits = value.to_bits() as i32;
+    let ordered = if bits < 0 { i32::MIN.wrapping_sub(bits) } else { bits };
+    if value.is_nan() { i32::MAX } else { ordered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_order_as_numbers_do() {
+        let ascending =
+            [f32::NEG_INFINITY, -3e38, -1.0, -1e-45, 0.0, 1e-45, 1.0, 3e38, f32::INFINITY, f32::NAN];
+        assert!(ascending.windows(2).all(|pair| key(pair[0]) < key(pair[1])));
+        assert_eq!(key(-0.0), key(0.0));
+        assert_eq!(key(-f32::NAN), key(f32::NAN));
+    }
+}

@@ -1,0 +1,3 @@
+//! The index of the largest element of each row.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! Element-wise arithmetic on two operands.
+
+mod cpu;

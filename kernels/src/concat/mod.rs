@@ -1,0 +1,3 @@
+//! Tensors put one after another along an axis.
+
+mod cpu;

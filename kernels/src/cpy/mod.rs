@@ -1,0 +1,3 @@
+//! Copies into another layout, shape or type.
+
+mod cpu;

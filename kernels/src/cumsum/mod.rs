@@ -1,0 +1,3 @@
+//! Running sums along each row.
+
+mod cpu;

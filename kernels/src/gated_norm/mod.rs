@@ -1,0 +1,3 @@
+//! RMS norm in groups, with a gate.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! Rows of a table, picked by index.
+
+mod cpu;

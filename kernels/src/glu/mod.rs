@@ -1,0 +1,3 @@
+//! Gated linear units.
+
+mod cpu;

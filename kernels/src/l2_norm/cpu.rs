@@ -1,0 +1,54 @@
+//! As `rms_norm`: each row is copied into the worker's scratch, divided there and stored.
+
+use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::shared::call::{Call, rows_of};
+use crate::shared::pool::Worker;
+use crate::shared::{reduce, simd};
+use ssmgraph_ops::l2_norm::{Form, L2Norm};
+use ssmgraph_ops::{Layout, OpError};
+
+impl CpuKernel for L2Norm {
+    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
+        inputs[0].elements()
+    }
+
+    fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {
+        Scratch::for_rows(inputs)
+    }
+
+    fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
+        let (x, y) = (&call.inputs[0], &call.results[0]);
+        if x.layout().is_empty() {
+            return Ok(());
+        }
+        let values = &mut own[..x.ne()[0]];
+        for row in rows_of(x.layout(), worker) {
+            x.load(row, 0, values);
+            divide(values, *self);
+            // SAFETY: rows are shared out among the workers, each to one.
+            unsafe { y.store(row, 0, values) }
+        }
+        Ok(())
+    }
+}
+
+fn divide(values: &mut [f32], L2Norm { eps, form }: L2Norm) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let squares = reduce::sum_of_squares(values);
+            let divisor = match form {
+                // Not `f32::max`: a NaN must stay.
+                Form::Max if squares.sqrt() < eps => eps,
+                Form::Max => squares.sqrt(),
+                Form::Add => (squares + eps).sqrt(),
+            };
+            let scale = 1.0 / divisor;
+            values.iter_mut().for_each(|value| *value *= scale);
+        },
+    );
+}

@@ -1,0 +1,3 @@
+//! Each row divided by its Euclidean length.
+
+mod cpu;

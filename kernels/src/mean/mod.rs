@@ -1,0 +1,3 @@
+//! The mean of each row.
+
+mod cpu;

@@ -1,0 +1,5 @@
+//! Matrix products.
+
+mod blocks;
+mod cpu;
+mod rows;

@@ -1,0 +1,3 @@
+//! A tensor repeated along whole axes.
+
+mod cpu;

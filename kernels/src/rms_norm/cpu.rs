@@ -1,0 +1,71 @@
+//! Each row is copied into the worker's scratch, normalised there and stored: one pass over memory, whatever
+//! the type and stride, and safe when y takes over x's memory.
+
+use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::shared::call::{Call, repeat_row, rows_of};
+use crate::shared::pool::Worker;
+use crate::shared::{reduce, simd};
+use ssmgraph_ops::{Layout, OpError, RmsNorm};
+
+impl CpuKernel for RmsNorm {
+    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
+        inputs[0].elements()
+    }
+
+    fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {
+        Scratch::for_rows(inputs)
+    }
+
+    fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
+        let (x, w, y) = (&call.inputs[0], call.inputs.get(1), &call.results[0]);
+        if x.layout().is_empty() {
+            return Ok(());
+        }
+        let (values, own) = own.split_at_mut(x.ne()[0]);
+        for row in rows_of(x.layout(), worker) {
+            x.load(row, 0, values);
+            normalise(values, self.eps);
+            if let Some(w) = w {
+                let w_row = repeat_row(row, w.ne());
+                match w.f32_row(w_row) {
+                    Some(weights) => multiply(values, weights),
+                    None => {
+                        let weights = &mut own[..w.ne()[0]];
+                        w.load(w_row, 0, weights);
+                        multiply(values, weights);
+                    }
+                }
+            }
+            // SAFETY: rows are shared out among the workers, each to one.
+            unsafe { y.store(row, 0, values) }
+        }
+        Ok(())
+    }
+}
+
+fn normalise(values: &mut [f32], eps: f32) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let mean = reduce::sum_of_squares(values) / values.len() as f32;
+            let scale = 1.0 / (mean + eps).sqrt();
+            values.iter_mut().for_each(|value| *value *= scale);
+        },
+    );
+}
+
+/// Multiplies by the weights, repeated until they cover the values.
+fn multiply(values: &mut [f32], weights: &[f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for part in values.chunks_mut(weights.len()) {
+                part.iter_mut().zip(weights).for_each(|(value, weight)| *value *= weight);
+            }
+        },
+    );
+}

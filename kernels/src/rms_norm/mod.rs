@@ -1,0 +1,3 @@
+//! RMS norm of each row.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! Multiplication by one number and addition of another.
+
+mod cpu;

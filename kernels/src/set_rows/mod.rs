@@ -1,0 +1,3 @@
+//! Rows written into a table, at places given by index.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! Softmax of each row.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! The causal convolution in front of a scan.
+
+mod cpu;

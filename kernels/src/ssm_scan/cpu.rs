@@ -1,0 +1,114 @@
+//! Chooses between the two forms of the scan: one decay per state element ([`per_channel`], Mamba-1) and one
+//! per head ([`per_head`], Mamba-2). In both, a state element is updated by one fixed expression per token
+//! and y is summed in one fixed order, so that neither the split of tokens over calls nor the other sequences
+//! nor the workers change a bit.
+
+use super::{per_channel, per_head};
+use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::shared::call::{Call, In, Row};
+use crate::shared::pool::Worker;
+use ssmgraph_ops::{Layout, OpError, SsmScan};
+
+impl CpuKernel for SsmScan {
+    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
+        let state = results[1].elements();
+        let per_token = if decays_per_head(&inputs[3]) { state / 8 } else { state };
+        state / 2 + per_token * inputs[1].ne[2]
+    }
+
+    fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
+        let states = inputs[0].ne[0];
+        let own = if decays_per_head(&inputs[3]) { per_head::own_floats } else { per_channel::own_floats };
+        Scratch { shared_bytes: 0, own_floats: if results[1].is_empty() { 0 } else { own(states) } }
+    }
+
+    fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
+        let scan = Scan::new(call, self)?;
+        if decays_per_head(call.inputs[3].layout()) {
+            per_head::run(&scan, worker, own);
+        } else {
+            per_channel::run(&scan, worker, own);
+        }
+        Ok(())
+    }
+}
+
+fn decays_per_head(a: &Layout) -> bool {
+    a.ne[0] == 1
+}
+
+/// A call with its sizes and with its start rows checked.
+pub(super) struct Scan<'a> {
+    pub call: &'a Call,
+    pub states: usize,
+    pub head_dim: usize,
+    pub heads: usize,
+    pub groups: usize,
+    pub tokens: usize,
+    pub sequences: usize,
+}
+
+impl<'a> Scan<'a> {
+    fn new(call: &'a Call, op: &SsmScan) -> Result<Scan<'a>, OpError> {
+        let [states, head_dim, heads, rows] = call.inputs[0].ne();
+        let [_, _, tokens, sequences] = call.inputs[1].ne();
+        let groups = call.inputs[4].ne()[1];
+        let scan = Scan { call, states, head_dim, heads, groups, tokens, sequences };
+        for sequence in 0..sequences {
+            let id = scan.id(sequence);
+            if id != -1 && usize::try_from(id).map_or(true, |id| id >= rows) {
+                let what = format!("ids[{sequence}] = {id}, expected −1 or a row below {rows}");
+                return Err(OpError::new(ssmgraph_ops::Define::name(op), what));
+            }
+        }
+        Ok(scan)
+    }
+
+    fn id(&self, sequence: usize) -> i64 {
+        self.call.inputs[6].int(sequence, [0; 3])
+    }
+
+    /// Copies the state row that a sequence starts from; zeros when it starts from none.
+    pub fn load_start(&self, row: usize, head: usize, sequence: usize, target: &mut [f32]) {
+        match usize::try_from(self.id(sequence)) {
+            Ok(slot) => self.call.inputs[0].load([row, head, slot], 0, target),
+            Err(_) => target.fill(0.0),
+        }
+    }
+
+    /// B and C of one token and group, where they lie if they are packed and otherwise copied into
+    /// `buffers`, which hold `states` elements twice.
+    pub fn projections<'b>(
+        &'b self,
+        [group, token, sequence]: Row,
+        buffers: &'b mut [f32],
+    ) -> (&'b [f32], &'b [f32]) {
+        let (for_b, rest) = buffers.split_at_mut(self.states);
+        let for_c = &mut rest[..self.states];
+        let row = [group, token, sequence];
+        (
+            packed_or_copied(&self.call.inputs[4], row, for_b),
+            packed_or_copied(&self.call.inputs[5], row, for_c),
+        )
+    }
+
+    /// The index of the state result to write after this many tokens were done, if there is one.
+    pub fn snapshot_after(&self, tokens_done: usize) -> Option<usize> {
+        let back = self.tokens - tokens_done;
+        (back + 1 < self.call.results.len()).then_some(back + 1)
+    }
+}
+
+fn packed_or_copied<'b>(x: &'b In, row: Row, buffer: &'b mut [f32]) -> &'b [f32] {
+    match x.f32_row(row) {
+        Some(values) => values,
+        None => {
+            x.load(row, 0, buffer);
+            buffer
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The sum of all elements.
+
+mod cpu;

@@ -1,0 +1,3 @@
+//! The sum of each row.
+
+pub(crate) mod cpu;
