@@ -126,9 +126,15 @@ impl fmt::Display for Summary {
         let mut rows: Vec<[String; 5]> = Vec::new();
         let cells = |name: &str, counts: Counts| {
             let Counts { passed, declined, skipped, failed } = counts;
-            [name.to_owned(), passed.to_string(), declined.to_string(), skipped.to_string(), failed.to_string()]
+            [
+                name.to_owned(),
+                passed.to_string(),
+                declined.to_string(),
+                skipped.to_string(),
+                failed.to_string(),
+            ]
         };
-        rows.push([&self.backend, "passed", "declined", "skipped", "failed"].map(str::to_owned));
+        rows.push([self.backend.as_str(), "passed", "declined", "skipped", "failed"].map(str::to_owned));
         rows.extend(self.by_op().into_iter().map(|(op, counts)| cells(op, counts)));
         rows.push(cells("total", self.total()));
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -45,7 +45,8 @@ impl Stored {
         bound: &mut Vec<Bound>,
     ) -> Result<Tensor, GraphError> {
         let dtype = self.layout.dtype;
-        let packed = Layout::contiguous(dtype, &self.layout.ne).map_err(|error| GraphError::leaf(name, error))?;
+        let packed =
+            Layout::contiguous(dtype, &self.layout.ne).map_err(|error| GraphError::leaf(name, error))?;
         let whole = self.storage.bytes().len() == packed.span_bytes();
         if self.layout == packed && self.offset_bytes == 0 && whole {
             let leaf = graph.input(name, dtype, &self.layout.ne)?;

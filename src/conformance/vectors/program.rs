@@ -70,7 +70,8 @@ fn run(
     for tensor in results.iter().flat_map(|(_, _, parts)| parts) {
         graph.output(*tensor).map_err(text)?;
     }
-    let mut session = Session::new(&graph, &Devices::new(vec![backend.clone()])).map_err(|e| e.to_string())?;
+    let mut session =
+        Session::new(&graph, &Devices::new(vec![backend.clone()])).map_err(|e| e.to_string())?;
     *declined = session.report().fallbacks().next().map(|node| node.declined.join("; "));
     set_all(&mut session, &bound).map_err(|error| error.to_string())?;
     session.run().map_err(|error| error.to_string())?;
@@ -196,7 +197,8 @@ fn compare(vector: &OpVector, got: &BTreeMap<String, HostTensor>) -> Result<(), 
             let fault = vector.wrong_if.iter().find(|(fault, wrong)| {
                 fault.starts_with(&prefix) && self::mismatch(tolerance, got, wrong).is_none()
             });
-            let hint = fault.map(|(fault, _)| format!("; this is what comes out {}", &fault[name.len() + 1..]));
+            let hint =
+                fault.map(|(fault, _)| format!("; this is what comes out {}", &fault[name.len() + 1..]));
             return Err(format!("{name} {mismatch}{}", hint.unwrap_or_default().replace('_', " ")));
         }
     }
@@ -214,7 +216,9 @@ pub(super) fn mismatch(tolerance: Tolerance, got: &HostTensor, want: &Expected) 
         let got = got.get(index);
         let inside = got == want
             || (got.is_nan() && want.is_nan())
-            || (!exact && want.is_finite() && (got - want).abs() <= tolerance.atol + tolerance.rtol * want.abs());
+            || (!exact
+                && want.is_finite()
+                && (got - want).abs() <= tolerance.atol + tolerance.rtol * want.abs());
         (!inside).then(|| format!("at {index:?}: got {got:e}, expected {want:e}"))
     })
 }
