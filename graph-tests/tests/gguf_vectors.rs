@@ -192,10 +192,8 @@ fn extreme_numbers_are_survived_at_every_place() {
 
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(here("fuzz/corpus").join(target)).unwrap();
-    let read = |entry: std::fs::DirEntry| {
-        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
-    };
-    entries.map(|entry| read(entry.unwrap())).collect()
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
 }
 
 /// None of the files the fuzzer keeps may panic, and the valid ones among them stay valid.
@@ -204,7 +202,7 @@ fn the_fuzz_corpus_is_survived() {
     let files = corpus("gguf");
     assert!(files.len() > 20, "{} files in the corpus", files.len());
     for (name, bytes) in files {
-        assert!(survives(&bytes) || !name.starts_with("valid"), "{name} was refused");
+        assert!(survives(&bytes) || !name.contains("valid"), "{name} was refused");
     }
 }
 
@@ -218,7 +216,7 @@ fn the_fuzz_corpus_of_vocabularies_is_survived() {
                 Ok(ids) => assert!(tokenizer.decode(&ids).is_ok(), "{name}"),
                 Err(error) => assert!(matches!(error, TokenizerError::Byte { .. }), "{name}: {error}"),
             },
-            _ => assert!(!name.starts_with("valid"), "{name} was refused"),
+            _ => assert!(!name.contains("valid"), "{name} was refused"),
         }
     }
 }
