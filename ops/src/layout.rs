@@ -76,9 +76,10 @@ impl Layout {
                 self.nb[axis], self.dtype
             )));
         }
+        // Counts beside a zero must be addressable too: row counts are products of some of them.
         let mut elements = 1usize;
         for &count in &self.ne {
-            elements = elements.checked_mul(count).ok_or_else(|| too_large(self.dtype, self.ne))?;
+            elements = elements.checked_mul(count.max(1)).ok_or_else(|| too_large(self.dtype, self.ne))?;
         }
         let span = self.checked_span().ok_or_else(|| too_large(self.dtype, self.ne))?;
         if elements > isize::MAX as usize || span > isize::MAX as usize {
@@ -393,7 +394,8 @@ mod tests {
         assert!(Layout::contiguous(DType::Q8_0, &[33]).is_err());
         assert!(Layout::strided(DType::F32, [2, 2, 1, 1], [4, usize::MAX - 3, 8, 8]).is_err());
         // An empty tensor may carry any strides, but its counts must still be addressable.
-        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 40, 1], [4, 0, 0, 0]).is_ok());
+        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 20, 1], [4, 0, 0, 0]).is_ok());
+        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 40, 1], [4, 0, 0, 0]).is_err());
     }
 
     #[test]
