@@ -4,9 +4,11 @@
 //! results. Every op's meaning stands in `ssmgraph_ops`.
 
 pub mod backend;
+pub mod formats;
 pub mod graph;
 pub mod plan;
 mod report;
+pub mod sample;
 mod session;
 mod store;
 

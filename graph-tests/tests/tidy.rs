@@ -208,7 +208,16 @@ fn fixtures_stay_small() {
 
 fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        // Without the filter, cargo wants the packages of every platform, which a build does not download.
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--offline",
+            "--locked",
+            "--filter-platform",
+            "host-tuple",
+        ])
         .current_dir(root())
         .output()
         .unwrap();
