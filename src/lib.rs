@@ -4,14 +4,17 @@
 //! results. Every op's meaning stands in `ssmgraph_ops`.
 
 pub mod backend;
+pub mod engine;
 pub mod formats;
 pub mod graph;
+pub mod models;
 pub mod plan;
 mod report;
 pub mod sample;
 mod session;
 mod store;
 
+pub use engine::{Engine, EngineError, EngineOptions, Logits};
 pub use graph::{Graph, GraphError, Tensor};
 pub use report::{NodeReport, Report};
 pub use session::{Element, NodeObserver, Session, SessionError};

@@ -110,21 +110,25 @@ impl Layout {
     }
 
     /// Number of elements.
+    #[inline]
     pub fn elements(&self) -> usize {
         self.ne.iter().product()
     }
 
     /// Number of rows: elements of all axes but the innermost.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.ne[1] * self.ne[2] * self.ne[3]
     }
 
     /// Whether there is no element at all.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ne.contains(&0)
     }
 
     /// Blocks in one row; elements for plain types.
+    #[inline]
     pub fn row_blocks(&self) -> usize {
         self.ne[0] / self.dtype.block_len()
     }
@@ -145,22 +149,26 @@ impl Layout {
     }
 
     /// Byte offset of an element; for block formats `index[0]` counts blocks.
+    #[inline]
     pub fn offset(&self, index: [usize; AXES]) -> usize {
         index.iter().zip(&self.nb).map(|(i, stride)| i * stride).sum()
     }
 
     /// Byte offset of the row with this running number, rows counted with axis 1 fastest.
+    #[inline]
     pub fn row_offset(&self, row: usize) -> usize {
         let [i1, i2, i3] = self.row_index(row);
         i1 * self.nb[1] + i2 * self.nb[2] + i3 * self.nb[3]
     }
 
     /// Indices on axes 1, 2 and 3 of the row with this running number.
+    #[inline]
     pub fn row_index(&self, row: usize) -> [usize; 3] {
         [row % self.ne[1], row / self.ne[1] % self.ne[2], row / (self.ne[1] * self.ne[2])]
     }
 
     /// Whether elements of a row follow each other without gaps. A row of one element always does.
+    #[inline]
     pub fn rows_packed(&self) -> bool {
         self.nb[0] == self.dtype.block_bytes() || self.row_blocks() <= 1
     }

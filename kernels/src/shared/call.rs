@@ -85,6 +85,7 @@ impl In {
         In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
     }
 
+    #[inline]
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -99,6 +100,7 @@ impl In {
 
     /// A row whose elements are packed `f32`; `None` for other types and spread elements. Not for operands
     /// whose memory a result takes over.
+    #[inline]
     pub fn f32_row(&self, row: Row) -> Option<&[f32]> {
         self.packed_row(DType::F32, row)
     }
@@ -118,6 +120,7 @@ impl In {
         self.packed_row(DType::BF16, row)
     }
 
+    #[inline]
     fn packed_row<T>(&self, dtype: DType, row: Row) -> Option<&[T]> {
         if self.layout.dtype != dtype || !self.layout.rows_packed() {
             return None;
@@ -268,6 +271,7 @@ impl Out {
         Some(Out { start: self.start, layout: flat_layout(&self.layout)? })
     }
 
+    #[inline]
     fn at(&self, first: usize, row: Row) -> *mut u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);

@@ -1,0 +1,170 @@
+//! Models: structs with `load`, which reads and checks a file, and `forward`, which writes the graph.
+//!
+//! A model holds names and layouts of its weights, no bytes: a [`crate::Store`] with the same file as its
+//! source binds them. `forward` may be called for any batch; all its graphs share one store.
+
+mod conv;
+mod error;
+mod hyper;
+pub mod mamba;
+pub mod mamba2;
+mod weight;
+
+pub use conv::Conv;
+pub use error::ModelError;
+pub use hyper::{Hyper, Size};
+pub use mamba::Mamba;
+pub use mamba2::Mamba2;
+pub use weight::{Loader, Weight};
+
+use crate::formats::Gguf;
+use crate::graph::{Graph, Slots, SlotsSpec, Tensor};
+use ssmgraph_ops::DType;
+
+/// What one call of [`Model::forward`] computes on: T tokens of each of B sequences.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// I32 {T · B}: sequence after sequence, token t of sequence b at index b · T + t. An activation
+    /// {C, T · B} therefore is {C, T, B} without a copy.
+    pub tokens: Tensor,
+    /// I32 {O}: which of the T · B rows the logits are wanted for.
+    pub outputs: Tensor,
+    /// The slots that the sequences live in, with T and B.
+    pub slots: Slots,
+}
+
+impl Batch {
+    /// Declares the inputs `tokens` and `outputs` and the slots of a graph.
+    ///
+    /// Errors: names or slots that the graph has already, more sequences than slots, a size that cannot be
+    /// addressed.
+    pub fn declare(graph: &mut Graph, spec: SlotsSpec, outputs: usize) -> Result<Batch, ModelError> {
+        let rows = spec.tokens.checked_mul(spec.sequences).unwrap_or(usize::MAX);
+        let tokens = graph.input("tokens", DType::I32, &[rows])?;
+        let outputs = graph.input("outputs", DType::I32, &[outputs])?;
+        Ok(Batch { tokens, outputs, slots: graph.slots(spec)? })
+    }
+
+    /// T, the tokens of each sequence.
+    pub fn tokens_per_sequence(&self) -> usize {
+        self.slots.spec.tokens
+    }
+
+    /// B.
+    pub fn sequences(&self) -> usize {
+        self.slots.spec.sequences
+    }
+}
+
+/// What a program wants to know about a model before it runs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Info {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// `general.name`, if the file has one.
+    pub name: Option<String>,
+    /// Number of tokens: the length of a row of logits.
+    pub n_vocab: usize,
+    /// Length of an activation between layers.
+    pub n_embd: usize,
+    /// Number of layers.
+    pub n_layer: usize,
+    /// The hyper-parameters that were used, by their key in the file, in the order of reading.
+    pub hyper: Vec<(String, String)>,
+    /// The weights, in the order in which the model uses them.
+    pub weights: Vec<Weight>,
+    /// Tensors of the file that the model does not use.
+    pub unused: Vec<String>,
+    /// Bytes of one state of one sequence: convolution windows and scan states of all layers.
+    pub state_bytes: usize,
+}
+
+impl Info {
+    /// Bytes of all weights as they are stored.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.iter().map(|weight| weight.layout().span_bytes()).fold(0, usize::saturating_add)
+    }
+
+    /// Number of parameters.
+    pub fn parameters(&self) -> usize {
+        self.weights.iter().map(|weight| weight.layout().elements()).fold(0, usize::saturating_add)
+    }
+}
+
+/// A language model.
+pub trait Model: Send + Sync {
+    /// Facts about it.
+    fn info(&self) -> &Info;
+
+    /// Appends the model to `graph` and returns the logits {n_vocab, O} of the rows that the batch asks for.
+    /// States are updated when the graph runs.
+    ///
+    /// Errors: a batch of another graph, a second call on the same graph.
+    fn forward(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError>;
+}
+
+type Load = fn(&Gguf) -> Result<Box<dyn Model>, ModelError>;
+
+/// Every architecture that [`load_model`] knows, by its name in `general.architecture`.
+const ARCHITECTURES: &[(&str, Load)] = &[
+    ("mamba", |gguf| Ok(Box::new(Mamba::load(gguf)?))),
+    ("mamba2", |gguf| Ok(Box::new(Mamba2::load(gguf)?))),
+];
+
+/// Names of the architectures that [`load_model`] knows.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().map(|(name, _)| *name)
+}
+
+/// The model in a file, chosen by `general.architecture`.
+///
+/// Errors: an architecture that is not known, a key that is missing or makes no sense, a tensor that is
+/// missing or has another shape or type than the keys say.
+pub fn load_model(gguf: &Gguf) -> Result<Box<dyn Model>, ModelError> {
+    let found = gguf.architecture()?;
+    match ARCHITECTURES.iter().find(|(name, _)| *name == found) {
+        Some((_, load)) => load(gguf),
+        None => Err(ModelError::Architecture {
+            found: found.to_owned(),
+            known: architectures().collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// What every model here starts and ends with: an embedding, and a normalised head that may be the
+/// embedding itself.
+#[derive(Clone, Debug)]
+struct Frame {
+    embedding: Weight,
+    norm: Weight,
+    head: Weight,
+    eps: f32,
+}
+
+impl Frame {
+    fn load(loader: &mut Loader<'_>, hyper: &Hyper) -> Result<Frame, ModelError> {
+        let shape = [hyper.n_embd.clone(), hyper.n_vocab.clone()];
+        let embedding = loader.matrix("token_embd.weight", &shape)?;
+        let norm = loader.vector("output_norm.weight", &shape[..1])?;
+        let head = match loader.has("output.weight") {
+            true => loader.matrix("output.weight", &shape)?,
+            false => embedding.clone(),
+        };
+        Ok(Frame { embedding, norm, head, eps: hyper.eps })
+    }
+
+    /// {n_embd, T · B}
+    fn embed(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError> {
+        let table = self.embedding.declare(graph)?;
+        Ok(graph.get_rows(table, batch.tokens)?)
+    }
+
+    /// {n_vocab, O}: the head costs more than a layer, so the rows are picked before it.
+    fn logits(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+        let x = graph.get_rows(x, batch.outputs)?;
+        let norm = self.norm.declare(graph)?;
+        let x = graph.rms_norm(x, Some(norm), self.eps)?;
+        let head = self.head.declare(graph)?;
+        Ok(graph.mul_mat(head, x)?)
+    }
+}
