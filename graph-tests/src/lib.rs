@@ -1,1 +1,3 @@
-//! t
+//! What the tests of ssmgraph share.
+
+pub mod arrays;

@@ -1,0 +1,323 @@
+//! Tiny models against numbers that llama.cpp computed for the same files; see `fixtures/README.md`.
+//!
+//! F32 files must agree to rounding. F16 files differ because llama.cpp rounds activations to F16 there and
+//! this project does not. Q8_0 files round activations alike, but a sum in another order can flip a
+//! rounding.
+
+use graph_tests::arrays::{Arrays, assert_bits, fixture, nmse};
+use ssmgraph::backend::Devices;
+use ssmgraph::formats::Gguf;
+use ssmgraph::ops::HostTensor;
+use ssmgraph::sample::argmax;
+use ssmgraph::{Engine, EngineOptions, Logits, SavedSlot};
+use std::fs;
+use std::sync::Arc;
+
+const LENGTHS: [usize; 4] = [1, 7, 64, 300];
+/// Below this, rounding decides which logit is the largest.
+const MARGIN_MIN: f32 = 1e-3;
+const STATE_ERROR_MAX: f32 = 1e-4;
+
+fn engine(model: &str, options: EngineOptions) -> Engine {
+    let gguf = Gguf::open(fixture(&format!("oracles/{model}.gguf"))).unwrap();
+    Engine::load(Arc::new(gguf), &Devices::cpu(Some(2)), options).unwrap()
+}
+
+fn one(model: &str) -> Engine {
+    engine(model, EngineOptions::default())
+}
+
+fn several(model: &str, slots: usize) -> Engine {
+    engine(model, EngineOptions { slots, ..EngineOptions::default() })
+}
+
+fn expected(model: &str) -> Arrays {
+    Arrays::read(&format!("oracles/{model}.safetensors"))
+}
+
+fn prompt(name: &str) -> Vec<u32> {
+    let text = fs::read_to_string(fixture("oracles/prompts.json")).unwrap();
+    let prompts: serde_json::Value = serde_json::from_str(&text).unwrap();
+    prompts[name].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn step(engine: &mut Engine, slot: usize, tokens: &[u32], logits: Logits) -> Vec<f32> {
+    engine.step(&[(slot, tokens)], logits).unwrap().remove(0)
+}
+
+/// The tokens that follow, each the largest logit's.
+fn greedy(engine: &mut Engine, slot: usize, last: &[f32], count: usize) -> Vec<u32> {
+    let mut tokens = vec![argmax(last).unwrap()];
+    while tokens.len() < count {
+        let logits = step(engine, slot, &tokens[tokens.len() - 1..], Logits::Last);
+        tokens.push(argmax(&logits).unwrap());
+    }
+    tokens
+}
+
+fn check_nmse(what: &str, found: &[f32], expected: &[f32], max: f64) {
+    let nmse = nmse(found, expected);
+    println!("{what}: NMSE {nmse:.1e}, at most {max:.0e}");
+    assert!(nmse <= max, "{what}: NMSE {nmse:e}, at most {max:e}");
+}
+
+/// One row of logits for each token, or as many as the oracle has.
+fn check_prompts(model: &str, max: f64) {
+    let (prompt, expected) = (prompt("prompt_A"), expected(model));
+    let mut engine = one(model);
+    for length in LENGTHS {
+        engine.reset(0).unwrap();
+        let case = format!("T{length}.batch");
+        let logits = step(&mut engine, 0, &prompt[..length], Logits::All);
+        let n_vocab = engine.info().n_vocab;
+        let last = &logits[logits.len() - n_vocab..];
+        if expected.has(&format!("{case}.logits")) {
+            check_nmse(&format!("{model} {case}"), &logits, &expected.f32(&format!("{case}.logits")), max);
+        }
+        check_nmse(&format!("{model} {case} last"), last, &expected.f32(&format!("{case}.last")), max);
+        let best = expected.tokens(&format!("{case}.argmax"));
+        let margins = expected.f32(&format!("{case}.margin"));
+        for (row, (best, margin)) in logits.chunks_exact(n_vocab).zip(best.iter().zip(margins)) {
+            // A margin counts only where it is larger than what the types' rounding does to logits.
+            let sure = margin >= MARGIN_MIN.max(20.0 * (max as f32).sqrt());
+            assert!(!sure || argmax(row).unwrap() == *best, "{model} {case}: other best token");
+        }
+        let last = last.to_vec();
+        assert_eq!(greedy(&mut engine, 0, &last, 32), expected.tokens(&format!("{case}.greedy")), "{case}");
+    }
+}
+
+/// Logits while llama.cpp's own greedy tokens are fed.
+fn check_continuation(model: &str, max: f64) {
+    let (prompt, expected) = (prompt("prompt_A"), expected(model));
+    let mut engine = one(model);
+    step(&mut engine, 0, &prompt[..7], Logits::None);
+    let tokens = expected.tokens("T7.batch.greedy");
+    let mut logits = Vec::new();
+    for token in tokens {
+        logits.extend(step(&mut engine, 0, &[token], Logits::Last));
+    }
+    check_nmse(&format!("{model} continued"), &logits, &expected.f32("T7.batch.glogits"), max);
+}
+
+/// 300 runs of one token.
+fn check_single_steps(model: &str, max: f64) {
+    let (prompt, expected) = (prompt("prompt_A"), expected(model));
+    let mut engine = one(model);
+    let mut logits = Vec::new();
+    for token in &prompt[..300] {
+        logits.extend(step(&mut engine, 0, std::slice::from_ref(token), Logits::Last));
+    }
+    if expected.has("T300.batch.logits") {
+        check_nmse(&format!("{model} single steps"), &logits, &expected.f32("T300.batch.logits"), max);
+    }
+    let last = logits.split_off(logits.len() - engine.info().n_vocab);
+    check_nmse(&format!("{model} single steps last"), &last, &expected.f32("T300.single.last"), max);
+    assert_eq!(greedy(&mut engine, 0, &last, 32), expected.tokens("T300.single.greedy"));
+}
+
+fn check_states(model: &str) {
+    let (prompt, expected) = (prompt("prompt_A"), expected(model));
+    let mut engine = one(model);
+    for length in [7, 300] {
+        engine.reset(0).unwrap();
+        step(&mut engine, 0, &prompt[..length], Logits::None);
+        let saved = engine.save(0).unwrap();
+        assert_eq!(saved.rows.len(), 2 * engine.info().n_layer);
+        for (name, tensor) in &saved.rows {
+            let (layer, kind) = name.strip_prefix("blk.").unwrap().split_once('.').unwrap();
+            let want = expected.f32(&format!("state.T{length}.{kind}.l{layer}"));
+            let found = floats(tensor);
+            assert_eq!(found.len(), want.len(), "{name}");
+            let worst = found.iter().zip(&want).map(|(f, w)| (f - w).abs()).fold(0.0, f32::max);
+            println!("{model} {name} after {length}: largest error {worst:.1e}");
+            assert!(worst <= STATE_ERROR_MAX, "{model} {name}: {worst:e}");
+        }
+    }
+}
+
+fn floats(tensor: &HostTensor) -> Vec<f32> {
+    tensor.bytes().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// Two prompts of different lengths in one call, then 32 tokens of both at once.
+fn check_two_sequences(model: &str, max: f64) {
+    let (a, b, expected) = (prompt("prompt_A"), prompt("prompt_B"), expected(model));
+    let mut engine = several(model, 2);
+    let mut logits = engine.step(&[(0, &a[..64]), (1, &b)], Logits::Last).unwrap();
+    for (index, last) in logits.iter().enumerate() {
+        check_nmse(
+            &format!("{model} sequence {index}"),
+            last,
+            &expected.f32(&format!("par.s{index}.last")),
+            max,
+        );
+    }
+    let mut tokens = [Vec::new(), Vec::new()];
+    for _ in 0..32 {
+        for (tokens, logits) in tokens.iter_mut().zip(&logits) {
+            tokens.push(argmax(logits).unwrap());
+        }
+        let next = [&tokens[0][tokens[0].len() - 1..], &tokens[1][tokens[1].len() - 1..]];
+        logits = engine.step(&[(0, next[0]), (1, next[1])], Logits::Last).unwrap();
+    }
+    for index in 0..2 {
+        assert_eq!(tokens[index], expected.tokens(&format!("par.s{index}.greedy")));
+        let after = expected.f32(&format!("par.s{index}.glast"));
+        check_nmse(&format!("{model} sequence {index}, 32 later"), &logits[index], &after, max);
+    }
+}
+
+/// Neither neighbours nor the division into calls change a bit.
+fn check_independence(model: &str) {
+    let (a, b) = (prompt("prompt_A"), prompt("prompt_B"));
+    let a = &a[..48];
+    let alone = step(&mut one(model), 0, a, Logits::All);
+    let mut together = several(model, 4);
+    // The first slots start elsewhere, so that rows and positions differ between neighbours.
+    step(&mut together, 2, &b[..5], Logits::None);
+    let crowd = [(0, &b[..]), (2, &b[5..20]), (3, a), (1, &[][..])];
+    let results = together.step(&crowd, Logits::All).unwrap();
+    assert_bits(&results[2], &alone, "in a crowd");
+    assert!(results[3].is_empty());
+    assert_bits(&results[1], &results[0][5 * 256..20 * 256], "a late neighbour");
+
+    let mut steps = one(model);
+    let mut parts = Vec::new();
+    for part in [&a[..1], &a[1..17], &a[17..18], &a[18..18], &a[18..]] {
+        parts.extend(step(&mut steps, 0, part, Logits::All));
+    }
+    assert_bits(&parts, &alone, "in parts");
+    let cut = EngineOptions { prompt_piece_max: 7, sessions_max: 1, ..EngineOptions::default() };
+    assert_bits(&step(&mut engine(model, cut), 0, a, Logits::All), &alone, "in pieces of 7");
+}
+
+fn check_slots(model: &str) {
+    let a = prompt("prompt_A");
+    let whole = step(&mut one(model), 0, &a[..40], Logits::All);
+    let rest = &whole[24 * 256..];
+
+    let mut first = several(model, 2);
+    step(&mut first, 1, &a[..24], Logits::None);
+    let saved = first.save(1).unwrap();
+    assert_eq!(saved.position, 24);
+    let mut second = several(model, 3);
+    step(&mut second, 2, &a[30..35], Logits::None);
+    second.restore(2, &saved).unwrap();
+    assert_eq!(second.position(2).unwrap(), 24);
+    assert_bits(&step(&mut second, 2, &a[24..40], Logits::All), rest, "restored");
+    assert_bits(&step(&mut first, 1, &a[24..40], Logits::All), rest, "continued");
+
+    let poisoned = SavedSlot {
+        position: saved.position,
+        rows: saved.rows.iter().map(|(name, tensor)| (name.clone(), nan(tensor))).collect(),
+    };
+    first.restore(1, &poisoned).unwrap();
+    assert!(step(&mut first, 1, &a[..1], Logits::Last).iter().all(|logit| logit.is_nan()));
+    first.reset(1).unwrap();
+    assert_eq!(first.position(1).unwrap(), 0);
+    assert_bits(&step(&mut first, 1, &a[..40], Logits::All), &whole, "reset");
+}
+
+fn nan(tensor: &HostTensor) -> HostTensor {
+    let bytes = f32::NAN.to_le_bytes().repeat(tensor.layout().elements());
+    HostTensor::from_bytes(*tensor.layout(), bytes).unwrap()
+}
+
+/// Tokens that were drafted and taken back leave no trace.
+fn check_rollback(model: &str) {
+    let a = prompt("prompt_A");
+    let whole = step(&mut one(model), 0, &a[..40], Logits::All);
+    let rest = &whole[24 * 256..];
+    let rollback = || EngineOptions { slots: 2, rollback: 4, ..EngineOptions::default() };
+    let draft = [250, 251, 252, 253];
+    for count in 1..=4 {
+        let mut engine = engine(model, rollback());
+        step(&mut engine, 1, &a[..24], Logits::None);
+        step(&mut engine, 1, &draft[..count], Logits::None);
+        engine.rollback(1, count).unwrap();
+        assert_eq!(engine.position(1).unwrap(), 24);
+        assert_bits(&step(&mut engine, 1, &a[24..40], Logits::All), rest, "drafted at once");
+
+        engine.reset(1).unwrap();
+        step(&mut engine, 1, &a[..24], Logits::None);
+        for token in &draft[..count] {
+            step(&mut engine, 1, &[*token], Logits::None);
+        }
+        engine.rollback(1, count).unwrap();
+        assert_bits(&step(&mut engine, 1, &a[24..40], Logits::All), rest, "drafted one by one");
+    }
+    let mut engine = engine(model, rollback());
+    step(&mut engine, 0, &a[..2], Logits::None);
+    engine.rollback(0, 2).unwrap();
+    assert_bits(&step(&mut engine, 0, &a[..40], Logits::All), &whole, "back to the start");
+    engine.rollback(0, 5).unwrap_err();
+}
+
+macro_rules! models {
+    ($($module:ident = $model:literal;)*) => {$(
+        mod $module {
+            const F32: &str = concat!($model, ".f32");
+            const F16: &str = concat!($model, ".f16");
+            const Q8_0: &str = concat!($model, ".q8_0");
+
+            #[test]
+            fn f32_prompts() {
+                super::check_prompts(F32, 1e-10);
+                super::check_continuation(F32, 1e-10);
+            }
+
+            #[test]
+            fn f32_single_steps() {
+                super::check_single_steps(F32, 1e-10);
+            }
+
+            #[test]
+            fn f32_states() {
+                super::check_states(F32);
+            }
+
+            #[test]
+            fn f32_two_sequences() {
+                super::check_two_sequences(F32, 1e-10);
+            }
+
+            #[test]
+            fn f16() {
+                super::check_prompts(F16, 2e-5);
+                super::check_continuation(F16, 2e-5);
+                super::check_two_sequences(F16, 2e-5);
+            }
+
+            #[test]
+            fn q8_0() {
+                super::check_prompts(Q8_0, 1e-4);
+                super::check_continuation(Q8_0, 1e-4);
+                super::check_single_steps(Q8_0, 1e-4);
+                super::check_two_sequences(Q8_0, 1e-4);
+            }
+
+            #[test]
+            fn a_sequence_depends_on_its_own_tokens_alone() {
+                super::check_independence(F32);
+                super::check_independence(Q8_0);
+            }
+
+            #[test]
+            fn a_slot_can_be_moved_and_cleared() {
+                super::check_slots(F32);
+            }
+
+            #[test]
+            fn drafts_can_be_taken_back() {
+                super::check_rollback(F32);
+            }
+        }
+    )*};
+}
+
+models! {
+    mamba1 = "mamba1-tiny";
+    mamba1_with_normed_projections = "mamba1-rms-tiny";
+    mamba2 = "mamba2-g1-tiny";
+}
