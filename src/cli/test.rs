@@ -30,10 +30,13 @@ pub struct Args {
     json: bool,
 }
 
+/// What to do with each backend.
+type Work = Box<dyn Fn(&Arc<dyn Backend>) -> Summary>;
+
 /// Tests and prints; a failed case is found wrong.
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let backends = model::backends(&args.backend, args.threads)?;
-    let work: Box<dyn Fn(&Arc<dyn Backend>) -> Summary> = match &args.vectors {
+    let work: Work = match &args.vectors {
         Some(path) => {
             let vectors = chosen(vectors::load(path).map_err(Failure::call)?, &args.op)?;
             Box::new(move |backend| vectors::run(backend, &vectors))

@@ -1,6 +1,6 @@
 //! Tables and numbers as text.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
 
 /// How a table is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +15,10 @@ pub enum Style {
 pub fn table(style: Style, head: &[&str], rows: &[Vec<String>], numbers_from: usize) -> String {
     let mut table = Table::new();
     let preset = match style {
-        Style::Plain => presets::UTF8_HORIZONTAL_ONLY,
+        Style::Plain => TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')),
         Style::Markdown => presets::ASCII_MARKDOWN,
     };
-    table.load_preset(preset).set_content_arrangement(ContentArrangement::Disabled).set_header(head.to_vec());
+    table.load_style(preset).set_content_arrangement(ContentArrangement::Disabled).set_header(head.to_vec());
     table.add_rows(rows.iter().cloned());
     for column in table.column_iter_mut().skip(numbers_from) {
         column.set_cell_alignment(CellAlignment::Right);
