@@ -42,6 +42,18 @@ pub enum Outcome {
     Failed(String),
 }
 
+impl Outcome {
+    /// The outcome as a word, and the reason or message if there is one.
+    pub fn as_words(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Outcome::Passed => ("passed", None),
+            Outcome::Declined(reason) => ("declined", Some(reason)),
+            Outcome::Skipped(reason) => ("skipped", Some(reason)),
+            Outcome::Failed(message) => ("failed", Some(message)),
+        }
+    }
+}
+
 /// One case with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseResult {

@@ -9,11 +9,13 @@ mod error;
 mod generate;
 mod memory;
 mod sessions;
+mod trace;
 
 pub use error::EngineError;
 pub use generate::{Finish, Generation, Produced, Request};
 pub use memory::DeviceMemory;
 pub use sessions::Shape;
+pub use trace::NodeTracer;
 
 use crate::backend::Devices;
 use crate::formats::Gguf;
@@ -25,6 +27,7 @@ use crate::store::{SavedSlot, Store};
 use batch::{Piece, pieces};
 use sessions::{Recipe, Sessions};
 use std::sync::Arc;
+use trace::Labelled;
 
 /// Choices made when an engine is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ pub struct Engine {
     sessions: Sessions,
     store: Arc<Store>,
     prompt_piece_max: usize,
+    tracer: Option<Arc<dyn NodeTracer>>,
 }
 
 impl Engine {
@@ -101,6 +105,7 @@ impl Engine {
             sessions: Sessions::new(options.sessions_max),
             store,
             prompt_piece_max: options.prompt_piece_max,
+            tracer: None,
         };
         // The graph that every generation needs: binds all weights, so that what is wrong shows now.
         engine.sessions.get(&engine.recipe, &engine.store, Shape { tokens: 1, sequences: 1, outputs: 1 })?;
@@ -110,6 +115,11 @@ impl Engine {
     /// Facts about the model.
     pub fn info(&self) -> &Info {
         self.recipe.model.info()
+    }
+
+    /// Tells `tracer` about every node of the runs to come.
+    pub fn trace(&mut self, tracer: Arc<dyn NodeTracer>) {
+        self.tracer = Some(tracer);
     }
 
     /// Number of slots.
@@ -186,7 +196,13 @@ impl Engine {
         step.session.set(step.batch.tokens, &ids)?;
         step.session.set(step.batch.outputs, &rows)?;
         step.session.set_slots(&slots)?;
-        step.session.run()?;
+        match &self.tracer {
+            None => step.session.run()?,
+            Some(tracer) => {
+                let labels = step.labels.get_or_insert_with(|| trace::labels(step.session.plan()));
+                step.session.run_observed(Some(&Labelled { tracer: tracer.as_ref(), labels }))?;
+            }
+        }
         if outputs.is_empty() {
             return Ok(());
         }

@@ -55,6 +55,8 @@ pub(super) struct Step {
     pub session: Session,
     pub batch: Batch,
     pub logits: Tensor,
+    /// Op and text of each node, once a tracer has asked.
+    pub labels: Option<Vec<(&'static str, String)>>,
 }
 
 /// Sessions, the one used last at the end.
@@ -84,7 +86,8 @@ impl Sessions {
                     self.kept.remove(0);
                 }
                 let session = Session::with_store(&built.graph, store)?;
-                self.kept.push((shape, Step { session, batch: built.batch, logits: built.logits }));
+                self.kept
+                    .push((shape, Step { session, batch: built.batch, logits: built.logits, labels: None }));
             }
         }
         Ok(&mut self.kept.last_mut().expect("just moved or pushed").1)

@@ -1,0 +1,168 @@
+//! `bench`: prompt and generation speed, beside what memory can do.
+
+use super::model::{self, DeviceArgs};
+use super::text::{self, Spread, Style};
+use super::{Failure, Out, Outcome, bandwidth};
+use ssmgraph::engine::{Engine, EngineOptions};
+use ssmgraph::models::Info;
+use ssmgraph::{EngineError, Logits};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A GGUF file
+    model: PathBuf,
+    /// Tokens of the prompt; 0 leaves the prompt out
+    #[arg(long, default_value_t = 512)]
+    pp: usize,
+    /// Tokens to generate; 0 leaves generation out
+    #[arg(long, default_value_t = 128)]
+    tg: usize,
+    /// Runs of each
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// One measured kind of work.
+struct Row {
+    test: &'static str,
+    tokens: usize,
+    tokens_per_second: Spread,
+    /// Weight bytes read per second, where every token reads them all.
+    weight_bytes_per_second: Option<f64>,
+}
+
+/// Measures and prints.
+pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
+    if args.runs == 0 || (args.pp == 0 && args.tg == 0) {
+        return Err(Failure::Call("nothing to measure; give at least one run of --pp or --tg tokens".into()));
+    }
+    let devices = args.device.devices()?;
+    let gguf = model::open(&args.model)?;
+    let name = args.model.display().to_string();
+    let mut engine = model::load(&name, &gguf, &devices, EngineOptions::default())?;
+    let bytes_per_token = bytes_per_token(engine.info());
+    let mut rows = Vec::new();
+    if args.pp > 0 {
+        let tokens_per_second = measure(&mut engine, args.runs, args.pp, prompt)?;
+        rows.push(Row { test: "prompt", tokens: args.pp, tokens_per_second, weight_bytes_per_second: None });
+    }
+    if args.tg > 0 {
+        let tokens_per_second = measure(&mut engine, args.runs, args.tg, generation)?;
+        let weight_bytes_per_second = Some(tokens_per_second.median * bytes_per_token as f64);
+        rows.push(Row { test: "generation", tokens: args.tg, tokens_per_second, weight_bytes_per_second });
+    }
+    let threads = args.device.threads.cpu().threads();
+    let read = bandwidth::measure(threads).read;
+    model::warn_of_fallbacks(&engine);
+    match args.json {
+        true => print_json(&args, threads, bytes_per_token, &rows, read, out),
+        false => print_table(threads, bytes_per_token, &rows, read, out),
+    }
+}
+
+/// Weight bytes that one token needs: all of them, but of an embedding that is not the head a single row.
+fn bytes_per_token(info: &Info) -> usize {
+    let embedding = "token_embd.weight";
+    let separate_head = info.weights.iter().any(|weight| weight.name() == "output.weight");
+    let one_row = |name: &str| separate_head && name == embedding;
+    let bytes = |weight: &ssmgraph::models::Weight| match one_row(weight.name()) {
+        true => weight.layout().row_bytes(),
+        false => weight.layout().span_bytes(),
+    };
+    info.weights.iter().map(bytes).sum()
+}
+
+/// Tokens per second over some runs, after one that does not count.
+fn measure(
+    engine: &mut Engine,
+    runs: usize,
+    tokens: usize,
+    work: fn(&mut Engine, &[u32]) -> Result<(), EngineError>,
+) -> Outcome<Spread> {
+    let n_vocab = engine.info().n_vocab.max(1);
+    let ids: Vec<u32> = (0..tokens).map(|index| (index * 7919 % n_vocab) as u32).collect();
+    let mut speeds = Vec::with_capacity(runs);
+    for run in 0..=runs {
+        engine.reset(0)?;
+        let start = Instant::now();
+        work(engine, &ids)?;
+        if run > 0 {
+            speeds.push(tokens as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(Spread::of(speeds))
+}
+
+fn prompt(engine: &mut Engine, ids: &[u32]) -> Result<(), EngineError> {
+    engine.step(&[(0, ids)], Logits::Last).map(drop)
+}
+
+fn generation(engine: &mut Engine, ids: &[u32]) -> Result<(), EngineError> {
+    ids.chunks(1).try_for_each(|id| engine.step(&[(0, id)], Logits::Last).map(drop))
+}
+
+fn print_table(threads: usize, bytes: usize, rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
+    let cells = |row: &Row| {
+        let Spread { median, min, max } = row.tokens_per_second;
+        let speed = row.weight_bytes_per_second;
+        vec![
+            row.test.to_owned(),
+            row.tokens.to_string(),
+            format!("{median:.1}"),
+            format!("{min:.1}..{max:.1}"),
+            speed.map_or("-".into(), |speed| format!("{:.2}", speed / 1e9)),
+            speed.map_or("-".into(), |speed| format!("{:.0} %", 100.0 * speed / read)),
+        ]
+    };
+    let head = ["test", "tokens", "tokens/s", "min..max", "weights GB/s", "of memory"];
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    writeln!(out, "{}", text::table(Style::Plain, &head, &rows, 1))?;
+    writeln!(
+        out,
+        "weights read per token: {}; memory reads {:.1} GB/s with {threads} threads",
+        text::bytes(bytes),
+        read / 1e9
+    )?;
+    Ok(())
+}
+
+fn print_json(
+    args: &Args,
+    threads: usize,
+    bytes: usize,
+    rows: &[Row],
+    read: f64,
+    out: &mut Out<'_>,
+) -> Outcome {
+    let results: Vec<serde_json::Value> = rows
+        .iter()
+        .map(|row| {
+            serde_json::json!({
+                "test": row.test,
+                "tokens": row.tokens,
+                "tokens_per_second": row.tokens_per_second,
+                "weight_bytes_per_second": row.weight_bytes_per_second,
+            })
+        })
+        .collect();
+    let report = serde_json::json!({
+        "model": args.model.display().to_string(),
+        "device": args.device.device.to_string(),
+        "threads": threads,
+        "runs": args.runs,
+        "results": results,
+        "weight_bytes_per_token": bytes,
+        "memory_read_bytes_per_second": read,
+    });
+    writeln!(out, "{report}")?;
+    Ok(())
+}

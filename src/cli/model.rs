@@ -1,0 +1,173 @@
+//! Files and devices that several commands take.
+
+use super::progress::Progress;
+use super::{Failure, Outcome};
+use ssmgraph::backend::{Backend, CpuBackend, Devices, Eager, Reference};
+use ssmgraph::engine::{Engine, EngineOptions};
+use ssmgraph::formats::Gguf;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Most threads that the CPU backend takes.
+const THREADS_MAX: i64 = ssmgraph_kernels::WORKERS_MAX as i64;
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The fastest there is.
+    #[default]
+    Auto,
+    /// The CPU kernels.
+    Cpu,
+    /// The definitions of the ops, slow and obvious.
+    Reference,
+    /// A CUDA device by its number.
+    Cuda(usize),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Device, String> {
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "reference" => Ok(Device::Reference),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => match text.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(index)) => Ok(Device::Cuda(index)),
+                _ => Err("expected auto, cpu, reference, cuda or cuda:N".into()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Reference => f.write_str("reference"),
+            Device::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// Where to run, as arguments.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct DeviceArgs {
+    /// Where to run: auto, cpu, reference, cuda or cuda:N
+    #[arg(long, default_value_t = Device::Auto)]
+    pub device: Device,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+}
+
+/// How many CPU threads, as an argument.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct ThreadArgs {
+    /// Number of CPU threads; by default one per core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
+    threads: Option<u32>,
+}
+
+impl ThreadArgs {
+    /// The CPU backend.
+    pub fn cpu(self) -> CpuBackend {
+        CpuBackend::new(self.threads.map(|threads| threads as usize))
+    }
+}
+
+impl DeviceArgs {
+    /// The backend that was asked for.
+    ///
+    /// Errors: one that this program does not have.
+    pub fn backend(self) -> Outcome<Arc<dyn Backend>> {
+        match self.device {
+            Device::Auto | Device::Cpu => Ok(Arc::new(self.threads.cpu())),
+            Device::Reference => Ok(Arc::new(Eager::new(Reference))),
+            Device::Cuda(_) => Err(no_cuda()),
+        }
+    }
+
+    /// The backend that was asked for, with the reference backend behind it.
+    ///
+    /// Errors: as [`DeviceArgs::backend`].
+    pub fn devices(self) -> Outcome<Devices> {
+        Ok(Devices::new(vec![self.backend()?]))
+    }
+}
+
+/// The names that `--backend` takes.
+pub const BACKENDS: [&str; 2] = ["cpu", "reference"];
+
+/// The backends with these names; all of them when there are none.
+///
+/// Errors: a name that this program does not have.
+pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Backend>>> {
+    let all = BACKENDS.map(str::to_owned);
+    let names = if names.is_empty() { &all } else { names };
+    let backend = |name: &String| {
+        let device = name.parse().ok().filter(|device| *device != Device::Auto);
+        let device = device.ok_or_else(|| {
+            Failure::Call(format!("there is no backend \"{name}\", expected {}", BACKENDS.join(" or ")))
+        })?;
+        DeviceArgs { device, threads }.backend()
+    };
+    names.iter().map(backend).collect()
+}
+
+fn no_cuda() -> Failure {
+    Failure::Call("this program has no CUDA backend yet; use --device cpu".into())
+}
+
+/// Opens a model file.
+///
+/// Errors: no such file (a wrong call), or one that is no good.
+pub fn open(path: &Path) -> Outcome<Arc<Gguf>> {
+    let _progress = Progress::start(format!("reading {}", path.display()));
+    let about = |what: &dyn fmt::Display| format!("{}: {what}", path.display());
+    match std::fs::metadata(path) {
+        Err(error) => return Err(Failure::Call(about(&error))),
+        Ok(metadata) if metadata.is_dir() => {
+            return Err(Failure::Call(about(&"is a folder, expected a GGUF file")));
+        }
+        Ok(_) => {}
+    }
+    Gguf::open(path).map(Arc::new).map_err(|error| match Failure::wrong(error) {
+        Failure::Wrong(message) if !message.starts_with(&path.display().to_string()) => {
+            Failure::Wrong(about(&message))
+        }
+        other => other,
+    })
+}
+
+/// Loads the model of a file onto devices.
+///
+/// Errors: whatever the model or the devices refuse.
+pub fn load(name: &str, gguf: &Arc<Gguf>, devices: &Devices, options: EngineOptions) -> Outcome<Engine> {
+    let _progress = Progress::start(format!("loading {name}"));
+    Engine::load(gguf.clone(), devices, options).map_err(|error| match Failure::wrong(error) {
+        Failure::Wrong(message) => Failure::Wrong(format!("{name}: {message}")),
+        other => other,
+    })
+}
+
+/// One line on standard error when something did not run on the device that was asked for.
+pub fn warn_of_fallbacks(engine: &Engine) {
+    let reports = engine.reports();
+    let Some((_, report)) = reports.iter().max_by_key(|(_, report)| report.fallbacks().count()) else {
+        return;
+    };
+    let count = report.fallbacks().count();
+    if let Some(first) = report.fallbacks().next() {
+        let why = first.declined.join("; ");
+        eprintln!(
+            "note: {count} of {} nodes did not run on the preferred device; the first: {} ({why})",
+            report.nodes.len(),
+            first.text
+        );
+    }
+}

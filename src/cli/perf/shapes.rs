@@ -1,0 +1,148 @@
+//! Operands as models of about 130 million parameters have them: one token, and a piece of a prompt.
+
+use ssmgraph::ops::binary::{Binary, BinaryFunction};
+use ssmgraph::ops::case::Values;
+use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
+use ssmgraph::ops::glu::{Glu, GluFunction};
+use ssmgraph::ops::l2_norm::{Form, L2Norm};
+use ssmgraph::ops::unary::{Function, Unary};
+use ssmgraph::ops::{
+    Argmax, Concat, Cpy, Cumsum, DType, GetRows, HostTensor, Mean, MulMat, Op, OpKind, Repeat, RmsNorm,
+    Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows,
+};
+
+/// An op to measure.
+pub struct Workload {
+    pub op: Op,
+    pub inputs: Vec<HostTensor>,
+    /// The shape in words.
+    pub shape: String,
+    /// Bytes that must move, where they are fewer than all operands and results.
+    pub bytes: Option<usize>,
+}
+
+/// Width of an activation, and of the inner one.
+const EMBD: usize = 768;
+const INNER: usize = 1536;
+/// Tokens of one step, and of a piece of a prompt.
+const TOKENS: [usize; 2] = [1, 256];
+
+/// What to measure for an op; nothing for views, which cost nothing.
+pub fn of(kind: OpKind) -> Vec<Workload> {
+    match kind {
+        OpKind::Reshape | OpKind::Window | OpKind::Permute | OpKind::Transpose => Vec::new(),
+        OpKind::MulMat => {
+            let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+            types.iter().flat_map(|&dtype| TOKENS.map(|tokens| mul_mat(dtype, tokens))).collect()
+        }
+        OpKind::SsmScan => TOKENS.iter().flat_map(|&tokens| [mamba1(tokens), mamba2(tokens)]).collect(),
+        _ => TOKENS.iter().filter_map(|&tokens| plain(kind, tokens)).collect(),
+    }
+}
+
+fn uniform(dtype: DType, ne: &[usize]) -> HostTensor {
+    Values::new(ne.iter().sum::<usize>() as u64).tensor(dtype, ne, -1.0, 1.0)
+}
+
+fn f32s(ne: &[usize]) -> HostTensor {
+    uniform(DType::F32, ne)
+}
+
+fn ids(count: usize, below: usize) -> HostTensor {
+    let ids: Vec<i32> = (0..count).map(|index| (index * 7919 % below) as i32).collect();
+    HostTensor::from_i32(&[count], &ids).expect("one id each")
+}
+
+fn workload(op: impl Into<Op>, inputs: Vec<HostTensor>, tokens: usize) -> Workload {
+    let ne = inputs[0].layout();
+    Workload { op: op.into(), shape: format!("{ne}, T = {tokens}"), inputs, bytes: None }
+}
+
+fn mul_mat(dtype: DType, tokens: usize) -> Workload {
+    let inputs = vec![uniform(dtype, &[EMBD, 2 * INNER]), f32s(&[EMBD, tokens])];
+    workload(MulMat::of(dtype), inputs, tokens)
+}
+
+/// d_state 16, one decay per state.
+fn mamba1(tokens: usize) -> Workload {
+    scan("Mamba-1", [16, 1, INNER, 1], 16, tokens)
+}
+
+/// d_state 128, heads of 64.
+fn mamba2(tokens: usize) -> Workload {
+    scan("Mamba-2", [128, 64, INNER / 64, 1], 1, tokens)
+}
+
+fn scan(name: &str, [states, head_dim, heads, groups]: [usize; 4], decays: usize, tokens: usize) -> Workload {
+    let mut values = Values::new(tokens as u64);
+    let inputs = vec![
+        f32s(&[states, head_dim, heads, 1]),
+        f32s(&[head_dim, heads, tokens, 1]),
+        f32s(&[heads, tokens, 1]),
+        values.tensor(DType::F32, &[decays, heads], -4.0, -0.1),
+        f32s(&[states, groups, tokens, 1]),
+        f32s(&[states, groups, tokens, 1]),
+        ids(1, 1),
+    ];
+    let shape = format!("{name} N={states} P={head_dim} H={heads}, T = {tokens}");
+    Workload { op: SsmScan { snapshots: 1 }.into(), inputs, shape, bytes: None }
+}
+
+fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
+    let inner = || f32s(&[INNER, tokens]);
+    let rows = || f32s(&[EMBD, tokens]);
+    let (op, inputs): (Op, Vec<HostTensor>) = match kind {
+        OpKind::Unary => (Unary { function: Function::Silu }.into(), vec![inner()]),
+        OpKind::SsmConv => {
+            let inputs = vec![f32s(&[3 + tokens, INNER, 1]), f32s(&[4, INNER]), f32s(&[INNER])];
+            (SsmConv { bias: true, silu: true }.into(), inputs)
+        }
+        OpKind::GatedNorm => {
+            let order = Order::GateThenNorm;
+            let op = GatedNorm { eps: 1e-5, group_size: INNER, order, gate: Gate::Silu };
+            (op.into(), vec![inner(), inner(), f32s(&[INNER])])
+        }
+        OpKind::RmsNorm => (RmsNorm { eps: 1e-5, weight: true }.into(), vec![rows(), f32s(&[EMBD])]),
+        OpKind::L2Norm => (L2Norm { eps: 1e-6, form: Form::Max }.into(), vec![f32s(&[128, 12, tokens])]),
+        OpKind::SoftMax => (SoftMax { scale: 1.0, mask: false }.into(), vec![inner()]),
+        OpKind::Cumsum => (Cumsum {}.into(), vec![inner()]),
+        OpKind::Argmax => (Argmax {}.into(), vec![f32s(&[50_280, tokens.min(8)])]),
+        OpKind::Mean => (Mean {}.into(), vec![inner()]),
+        OpKind::Sum => (Sum {}.into(), vec![inner()]),
+        OpKind::SumRows => (SumRows {}.into(), vec![inner()]),
+        OpKind::Binary => (Binary { function: BinaryFunction::Mul }.into(), vec![inner(), f32s(&[INNER])]),
+        OpKind::Scale => (Scale { scale: 0.5, bias: 0.0 }.into(), vec![inner()]),
+        OpKind::Glu => {
+            let op = Glu { function: GluFunction::Swiglu, split: true, swapped: false };
+            (op.into(), vec![inner(), inner()])
+        }
+        OpKind::GetRows => return Some(get_rows(tokens)),
+        OpKind::SetRows => return Some(set_rows(tokens)),
+        OpKind::Cpy => {
+            let x = inner();
+            let half = x.layout().to_dtype(DType::F16).ok()?;
+            (Cpy { to: half }.into(), vec![x])
+        }
+        OpKind::Concat => (Concat { axis: 0 }.into(), vec![f32s(&[3, INNER]), f32s(&[tokens, INNER])]),
+        OpKind::Repeat => (Repeat { ne: [INNER, tokens, 1, 1] }.into(), vec![f32s(&[INNER, 1])]),
+        OpKind::MulMat
+        | OpKind::SsmScan
+        | OpKind::Reshape
+        | OpKind::Window
+        | OpKind::Permute
+        | OpKind::Transpose => return None,
+    };
+    Some(workload(op, inputs, tokens))
+}
+
+/// Only the rows that are picked move.
+fn get_rows(tokens: usize) -> Workload {
+    let inputs = vec![f32s(&[EMBD, 8192]), ids(tokens, 8192)];
+    Workload { bytes: Some(2 * EMBD * tokens * 4 + tokens * 4), ..workload(GetRows {}, inputs, tokens) }
+}
+
+/// The table is an input here, which must survive: it is copied first.
+fn set_rows(tokens: usize) -> Workload {
+    let inputs = vec![f32s(&[EMBD, 1024]), f32s(&[EMBD, tokens]), ids(tokens, 1024)];
+    Workload { bytes: Some(2 * EMBD * (1024 + tokens) * 4), ..workload(SetRows {}, inputs, tokens) }
+}
