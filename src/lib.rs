@@ -4,6 +4,7 @@
 //! results. Every op's meaning stands in `ssmgraph_ops`.
 
 pub mod backend;
+pub mod conformance;
 pub mod engine;
 pub mod formats;
 pub mod graph;

@@ -6,7 +6,7 @@ use crate::plan::{Home, Plan, PlanError, PlanStep, Segment, Spot, ValueId};
 use crate::report::{NodeReport, Report};
 use crate::store::{Store, StoreError};
 use half::{bf16, f16};
-use ssmgraph_ops::DType;
+use ssmgraph_ops::{DType, HostTensor, Layout};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -164,20 +164,46 @@ impl Session {
     /// Errors: a tensor that is no input, another type or number of values, a failed copy.
     pub fn set<T: Element>(&mut self, tensor: Tensor, values: &[T]) -> Result<(), SessionError> {
         let layout = self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
-        let name = self.graph.label(tensor);
+        if layout.dtype != T::DTYPE || layout.elements() != values.len() {
+            return Err(self.wrong_values(tensor, &layout, T::DTYPE, values.len()));
+        }
+        self.set_bytes(tensor, bytemuck::cast_slice(values))
+    }
+
+    /// [`Session::set`] for any element type, block formats included, from a tensor with any strides.
+    ///
+    /// Errors: a tensor that is no input, another type or shape, a failed copy.
+    pub fn set_tensor(&mut self, tensor: Tensor, values: &HostTensor) -> Result<(), SessionError> {
+        let layout = self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
+        if layout.dtype != values.layout().dtype || layout.ne != values.ne() {
+            let name = self.graph.label(tensor);
+            let (expected, got) = (layout.to_string(), values.layout().to_string());
+            return Err(SessionError::Values { name, expected, got });
+        }
+        if *values.layout() == layout {
+            return self.set_bytes(tensor, values.bytes());
+        }
+        let mut packed = HostTensor::zeros(layout);
+        packed.view_mut().expect("inputs are packed").copy_from(&values.view());
+        self.set_bytes(tensor, packed.bytes())
+    }
+
+    /// Writes the bytes of an input, packed, wherever the plan has it.
+    fn set_bytes(&mut self, tensor: Tensor, bytes: &[u8]) -> Result<(), SessionError> {
         let leaf = self.graph.node(tensor.node());
         if leaf.action != Action::Leaf || !leaf.flags.contains(crate::graph::Flags::INPUT) {
-            return Err(SessionError::NotAnInput { name });
-        }
-        if layout.dtype != T::DTYPE || layout.elements() != values.len() {
-            let got = format!("{}[{}]", T::DTYPE, values.len());
-            return Err(SessionError::Values { name, expected: layout.to_string(), got });
+            return Err(SessionError::NotAnInput { name: self.graph.label(tensor) });
         }
         // An input that nothing needs has no place; setting it is harmless.
         let Some(moved) = self.plan.moved(tensor) else { return Ok(()) };
-        self.write_input(moved.node(), bytemuck::cast_slice(values))?;
+        self.write_input(moved.node(), bytes)?;
         self.set.insert(moved.node(), true);
         Ok(())
+    }
+
+    fn wrong_values(&self, tensor: Tensor, layout: &Layout, dtype: DType, count: usize) -> SessionError {
+        let name = self.graph.label(tensor);
+        SessionError::Values { name, expected: layout.to_string(), got: format!("{dtype}[{count}]") }
     }
 
     /// Says which slots the sequences of the next runs are, in order.
@@ -242,30 +268,31 @@ impl Session {
     /// Errors: a tensor that was not kept, another type, nothing run yet, a failed copy.
     pub fn get<T: Element>(&self, tensor: Tensor) -> Result<Vec<T>, SessionError> {
         let layout = self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
-        let name = self.graph.label(tensor);
         if layout.dtype != T::DTYPE {
-            let got = format!("{}[{}]", T::DTYPE, layout.elements());
-            return Err(SessionError::Values { name, expected: layout.to_string(), got });
+            return Err(self.wrong_values(tensor, &layout, T::DTYPE, layout.elements()));
         }
+        let packed = self.get_tensor(tensor)?;
+        let elements = packed.bytes().chunks_exact(size_of::<T>());
+        Ok(elements.map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    /// [`Session::get`] for any element type, block formats included: a packed copy.
+    ///
+    /// Errors: a tensor that was not kept, nothing run yet, a failed copy.
+    pub fn get_tensor(&self, tensor: Tensor) -> Result<HostTensor, SessionError> {
+        self.graph.layout(tensor).map_err(|_| SessionError::Foreign)?;
         if !self.has_run {
             return Err(SessionError::NotRun);
         }
         let spot = self.plan.moved(tensor).and_then(|moved| self.plan.readable(moved));
-        let spot = spot.ok_or(SessionError::NotKept { name })?;
+        let spot = spot.ok_or_else(|| SessionError::NotKept { name: self.graph.label(tensor) })?;
         let mut bytes = vec![0; spot.layout.span_bytes()];
         let (buffer, start) = &self.places[spot.value];
         buffer.read(start + spot.offset_bytes, &mut bytes)?;
-        let mut values = vec![T::zeroed(); layout.elements()];
-        let size = size_of::<T>();
-        let row_elements = layout.ne[0].max(1);
-        for (row, target) in values.chunks_exact_mut(row_elements).enumerate() {
-            let start = spot.layout.row_offset(row);
-            for (i, value) in target.iter_mut().enumerate() {
-                let at = start + i * spot.layout.nb[0];
-                *value = bytemuck::pod_read_unaligned(&bytes[at..at + size]);
-            }
-        }
-        Ok(values)
+        let strided = HostTensor::from_bytes(spot.layout, bytes).expect("as long as the layout spans");
+        let mut packed = HostTensor::zeros(spot.layout.to_contiguous());
+        packed.view_mut().expect("a packed tensor can be written").copy_from(&strided.view());
+        Ok(packed)
     }
 
     /// Where each node runs, who declined it and why, and which bytes are copied between devices.

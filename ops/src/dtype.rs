@@ -29,9 +29,11 @@ macro_rules! dtypes {
             pub fn name(self) -> &'static str { match self { $(DType::$variant => $name,)* } }
 
             /// Elements per block; 1 for plain types.
+            #[inline]
             pub fn block_len(self) -> usize { match self { $(DType::$variant => $len,)* } }
 
             /// Bytes per block.
+            #[inline]
             pub fn block_bytes(self) -> usize { match self { $(DType::$variant => $bytes,)* } }
         }
     };

@@ -11,6 +11,7 @@
 
 use crate::case::{Arrangement, Values, fill};
 use crate::shape::{checked_row, expect_dtype, expect_shape, packed};
+use crate::tensor::rows;
 use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance};
 use crate::{ViewMut, Views};
 use smallvec::smallvec;
@@ -62,8 +63,7 @@ impl Define for GetRows {
         let [a, ids] = inputs else { unreachable!("the arity was checked") };
         let y = &mut results[0];
         let [row_len, table_rows, ..] = a.ne();
-        for row in 0..y.layout().rows() {
-            let place @ [n, i2, i3] = y.layout().row_index(row);
+        for place @ [n, i2, i3] in rows(y.ne()) {
             let id = ids.get_int([n, i2, i3, 0]);
             let picked = checked_row(self.name(), "ids", place, id, table_rows)?;
             for d in 0..row_len {

@@ -76,9 +76,10 @@ impl Layout {
                 self.nb[axis], self.dtype
             )));
         }
+        // Counts beside a zero must be addressable too: row counts are products of some of them.
         let mut elements = 1usize;
         for &count in &self.ne {
-            elements = elements.checked_mul(count).ok_or_else(|| too_large(self.dtype, self.ne))?;
+            elements = elements.checked_mul(count.max(1)).ok_or_else(|| too_large(self.dtype, self.ne))?;
         }
         let span = self.checked_span().ok_or_else(|| too_large(self.dtype, self.ne))?;
         if elements > isize::MAX as usize || span > isize::MAX as usize {
@@ -110,21 +111,25 @@ impl Layout {
     }
 
     /// Number of elements.
+    #[inline]
     pub fn elements(&self) -> usize {
         self.ne.iter().product()
     }
 
     /// Number of rows: elements of all axes but the innermost.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.ne[1] * self.ne[2] * self.ne[3]
     }
 
     /// Whether there is no element at all.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ne.contains(&0)
     }
 
     /// Blocks in one row; elements for plain types.
+    #[inline]
     pub fn row_blocks(&self) -> usize {
         self.ne[0] / self.dtype.block_len()
     }
@@ -145,22 +150,26 @@ impl Layout {
     }
 
     /// Byte offset of an element; for block formats `index[0]` counts blocks.
+    #[inline]
     pub fn offset(&self, index: [usize; AXES]) -> usize {
         index.iter().zip(&self.nb).map(|(i, stride)| i * stride).sum()
     }
 
     /// Byte offset of the row with this running number, rows counted with axis 1 fastest.
+    #[inline]
     pub fn row_offset(&self, row: usize) -> usize {
         let [i1, i2, i3] = self.row_index(row);
         i1 * self.nb[1] + i2 * self.nb[2] + i3 * self.nb[3]
     }
 
     /// Indices on axes 1, 2 and 3 of the row with this running number.
+    #[inline]
     pub fn row_index(&self, row: usize) -> [usize; 3] {
         [row % self.ne[1], row / self.ne[1] % self.ne[2], row / (self.ne[1] * self.ne[2])]
     }
 
     /// Whether elements of a row follow each other without gaps. A row of one element always does.
+    #[inline]
     pub fn rows_packed(&self) -> bool {
         self.nb[0] == self.dtype.block_bytes() || self.row_blocks() <= 1
     }
@@ -385,7 +394,8 @@ mod tests {
         assert!(Layout::contiguous(DType::Q8_0, &[33]).is_err());
         assert!(Layout::strided(DType::F32, [2, 2, 1, 1], [4, usize::MAX - 3, 8, 8]).is_err());
         // An empty tensor may carry any strides, but its counts must still be addressable.
-        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 40, 1], [4, 0, 0, 0]).is_ok());
+        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 20, 1], [4, 0, 0, 0]).is_ok());
+        assert!(Layout::strided(DType::F32, [0, 1 << 40, 1 << 40, 1], [4, 0, 0, 0]).is_err());
     }
 
     #[test]

@@ -26,12 +26,33 @@ pub struct BlockQ8_0 {
 ///
 /// A block of zeros has scale 0. A NaN or an infinity makes the scale NaN or infinite, so that it cannot
 /// vanish in the rounding.
+#[inline(always)]
 pub fn quantize_q8_0(x: &[f32; Q8_0_BLOCK]) -> BlockQ8_0 {
     // Without their sign bit, floats order as integers, with NaN above everything.
-    let largest = x.iter().map(|value| value.to_bits() & 0x7FFF_FFFF).max().unwrap_or(0);
+    let mut largest = 0;
+    for value in x {
+        largest = largest.max(value.to_bits() & 0x7FFF_FFFF);
+    }
     let step = f32::from_bits(largest) / 127.0;
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
-    BlockQ8_0 { scale: f16::from_f32(step), q: x.map(|value| (value * inverse).round() as i8) }
+    let mut q = [0; Q8_0_BLOCK];
+    for (q, value) in q.iter_mut().zip(x) {
+        *q = round_half_away(value * inverse);
+    }
+    BlockQ8_0 { scale: f16::from_f32(step), q }
+}
+
+/// The nearest integer, halves away from zero, of a number no larger than an `i8` can hold. Without a branch
+/// or a call, so that kernels may inline it into vector code; other numbers give some integer.
+#[inline(always)]
+fn round_half_away(x: f32) -> i8 {
+    // Adding 1.5 · 2^23 leaves the nearest integer, halves to even, in the low bits.
+    const SHIFT: f32 = 12_582_912.0;
+    let shifted = x + SHIFT;
+    let nearest = shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32;
+    let short = x - (shifted - SHIFT);
+    let away = i32::from(short == 0.5 && x > 0.0) - i32::from(short == -0.5 && x < 0.0);
+    nearest.wrapping_add(away) as i8
 }
 
 impl BlockQ8_0 {
@@ -67,6 +88,14 @@ mod tests {
         let block = quantize_q8_0(&x);
         assert_eq!(block.scale.to_f32(), 1.0);
         assert_eq!(block.q[..6], [-127, 3, -3, 0, 127, 0]);
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_standard_library() {
+        let halves = (-254..=254).map(|n| n as f32 / 2.0);
+        for x in halves.flat_map(|x| [x, x.next_up(), x.next_down()]) {
+            assert_eq!(round_half_away(x), x.round() as i8, "{x:e}");
+        }
     }
 
     #[test]

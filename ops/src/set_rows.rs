@@ -13,6 +13,7 @@
 
 use crate::case::{Arrangement, Values, fill};
 use crate::shape::{FLOATS, checked_row, expect_dtype, expect_ne, expect_shape};
+use crate::tensor::rows;
 use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance};
 use crate::{ViewMut, Views};
 use smallvec::smallvec;
@@ -78,8 +79,7 @@ impl Define for SetRows {
         let [dst, src, ids] = inputs else { unreachable!("the arity was checked") };
         let y = &mut results[0];
         y.copy_from(dst);
-        for row in 0..src.layout().rows() {
-            let [n, i2, i3] = src.layout().row_index(row);
+        for [n, i2, i3] in rows(src.ne()) {
             let place = [n, i2 % ids.ne()[1], i3 % ids.ne()[2]];
             let id = ids.get_int([place[0], place[1], place[2], 0]);
             if let Some(to) = checked_row(self.name(), "ids", place, id, dst.ne()[1])? {

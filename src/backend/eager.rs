@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) const REFERENCE: &str = "reference";
 
+/// From which ratio of bytes spanned to bytes used on a layout is packed before an op sees it.
+const SPARSE_SHARE: usize = 1024;
+
 /// A backend that computes each op from owned operands to owned results. Wrap it in [`Eager`].
 pub trait EagerBackend: Send + Sync + 'static {
     /// Name in reports.
@@ -154,11 +157,25 @@ impl<T: EagerBackend> Program for EagerProgram<T> {
     }
 }
 
+/// Copies a tensor out of a buffer. A layout that spans far more bytes than it has elements is packed on the
+/// way, row by row, so that a few rows of a huge buffer cost a few rows.
 fn fetch(slice: &Slice) -> Result<HostTensor, BackendError> {
+    let other = |error: ssmgraph_ops::LayoutError| BackendError::Other {
+        backend: "host".into(),
+        what: error.to_string(),
+    };
+    let packed = slice.layout.to_contiguous();
+    let sparse = slice.layout.span_bytes() / SPARSE_SHARE > packed.span_bytes();
+    if sparse && slice.layout.rows_packed() {
+        let mut bytes = vec![0; packed.span_bytes()];
+        for (row, target) in bytes.chunks_exact_mut(packed.row_bytes().max(1)).enumerate() {
+            slice.buffer.read(slice.offset_bytes + slice.layout.row_offset(row), target)?;
+        }
+        return HostTensor::from_bytes(packed, bytes).map_err(other);
+    }
     let mut bytes = vec![0; slice.layout.span_bytes()];
     slice.buffer.read(slice.offset_bytes, &mut bytes)?;
-    HostTensor::from_bytes(slice.layout, bytes)
-        .map_err(|error| BackendError::Other { backend: "host".into(), what: error.to_string() })
+    HostTensor::from_bytes(slice.layout, bytes).map_err(other)
 }
 
 /// Writes a result element by element, so that bytes between the elements of a strided result stay.

@@ -39,7 +39,7 @@ impl Batch {
     /// Errors: names or slots that the graph has already, more sequences than slots, a size that cannot be
     /// addressed.
     pub fn declare(graph: &mut Graph, spec: SlotsSpec, outputs: usize) -> Result<Batch, ModelError> {
-        let rows = spec.tokens.checked_mul(spec.sequences).unwrap_or(usize::MAX);
+        let rows = spec.tokens.saturating_mul(spec.sequences);
         let tokens = graph.input("tokens", DType::I32, &[rows])?;
         let outputs = graph.input("outputs", DType::I32, &[outputs])?;
         Ok(Batch { tokens, outputs, slots: graph.slots(spec)? })

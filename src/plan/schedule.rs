@@ -211,11 +211,10 @@ impl<'a> Scheduler<'a> {
             let dies = self.last_read.get(&origin).copied() == Some(index) && !self.kept.contains(&origin);
             let whole =
                 spot.offset_bytes == 0 && spot.layout == *layout && value.bytes == layout.span_bytes();
-            // Another operand in the same bytes must be the same tensor, or it would be read after it was
-            // written.
-            let alone = inputs.iter().all(|other| other.value != spot.value || *other == spot);
+            // Any other operand in the same bytes would be read after they were written.
+            let shared = inputs.iter().filter(|other| other.value == spot.value).count() > 1;
             let arena = matches!(value.home, Home::Arena { .. });
-            (dies && whole && alone && arena).then_some(spot.value)
+            (dies && whole && !shared && arena).then_some(spot.value)
         })
     }
 

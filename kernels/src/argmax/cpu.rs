@@ -4,7 +4,7 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Row, rows_of};
 use crate::shared::pool::Worker;
-use crate::shared::reduce::{PIECE, fold};
+use crate::shared::reduce::PIECE;
 use crate::shared::simd;
 use ssmgraph_ops::{Argmax, Layout, OpError};
 
@@ -65,10 +65,23 @@ fn search(length: usize, mut with_piece: impl FnMut(usize, &mut dyn FnMut(&[f32]
     place
 }
 
+/// Elements compared side by side.
+const LANES: usize = 64;
+
 fn largest_key(values: &[f32]) -> i32 {
     simd::vectorize(
         #[inline(always)]
-        || fold::<i32, 64>(values, i32::MIN, |best, value| best.max(key(value)), i32::max),
+        || {
+            let mut best = [i32::MIN; LANES];
+            let (chunks, rest) = values.as_chunks::<LANES>();
+            for chunk in chunks {
+                for (best, &value) in best.iter_mut().zip(chunk) {
+                    *best = (*best).max(key(value));
+                }
+            }
+            let best = best.into_iter().fold(i32::MIN, i32::max);
+            rest.iter().fold(best, |best, &value| best.max(key(value)))
+        },
     )
 }
 

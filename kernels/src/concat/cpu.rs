@@ -1,7 +1,7 @@
 //! Part by part, rows shared out among the workers.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, Row};
+use crate::shared::call::{Call, Row, row_count};
 use crate::shared::copy::copy_rows;
 use crate::shared::pool::Worker;
 use ssmgraph_ops::{Concat, Layout, OpError};
@@ -30,7 +30,7 @@ impl CpuKernel for Concat {
                 (row, 0)
             };
             // SAFETY: rows are shared out among the workers, and each goes to a place of its own.
-            unsafe { copy_rows(part, worker.share(part.layout().rows()), &call.results[0], place) }
+            unsafe { copy_rows(part, worker.share(row_count(part.layout())), &call.results[0], place) }
             before += part.layout().blocks()[self.axis];
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! ends at the end of a row of either. Conversions go through small pieces.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, In, Out, Row};
+use crate::shared::call::{Call, In, Out, Row, row_count};
 use crate::shared::copy::{copy_blocks, copy_rows};
 use crate::shared::pool::Worker;
 use ssmgraph_ops::cpy::{Conversion, Cpy};
@@ -33,7 +33,7 @@ impl CpuKernel for Cpy {
         unsafe {
             match conversion.expect("the shape rule checked the types") {
                 Conversion::Bits if x.ne() == y.ne() => {
-                    copy_rows(x, worker.share(x.layout().rows()), y, |row| (row, 0))
+                    copy_rows(x, worker.share(row_count(x.layout())), y, |row| (row, 0))
                 }
                 Conversion::Bits => copy_runs(x, y, worker),
                 Conversion::Int => convert(x, y, worker, convert_ints),

@@ -65,19 +65,19 @@ fn norm_and_gate(
             if op.order == Order::GateThenNorm {
                 values.iter_mut().zip(&*gates).for_each(|(value, gate)| *value *= gate);
             }
-            let mean = reduce::sum_of_squares(values) / values.len() as f32;
-            let scale = 1.0 / (mean + op.eps).sqrt();
-            match op.order {
-                Order::GateThenNorm => {
-                    values
-                        .iter_mut()
-                        .zip(weights)
-                        .for_each(|(value, weight)| *value = *value * scale * weight);
-                }
-                Order::NormThenGate => {
-                    for ((value, weight), gate) in values.iter_mut().zip(weights).zip(&*gates) {
-                        *value = *value * scale * weight * gate;
-                    }
+        },
+    );
+    let mean = reduce::sum_of_squares(values) / values.len() as f32;
+    let scale = 1.0 / (mean + op.eps).sqrt();
+    simd::vectorize(
+        #[inline(always)]
+        || match op.order {
+            Order::GateThenNorm => {
+                values.iter_mut().zip(weights).for_each(|(value, weight)| *value = *value * scale * weight);
+            }
+            Order::NormThenGate => {
+                for ((value, weight), gate) in values.iter_mut().zip(weights).zip(&*gates) {
+                    *value = *value * scale * weight * gate;
                 }
             }
         },

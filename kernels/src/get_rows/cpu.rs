@@ -6,6 +6,7 @@ use crate::shared::call::{Call, rows_of};
 use crate::shared::copy::copy_blocks;
 use crate::shared::pool::Worker;
 use ssmgraph_ops::shape::checked_row;
+use ssmgraph_ops::tensor::rows;
 use ssmgraph_ops::{GetRows, Layout, OpError};
 
 impl CpuKernel for GetRows {
@@ -28,8 +29,8 @@ impl CpuKernel for GetRows {
             let id = ids.int(place[0], [place[1], place[2], 0]);
             checked_row("get_rows", "ids", place, id, table_rows)
         };
-        for row in 0..y.layout().rows() {
-            picked(y.layout().row_index(row))?;
+        for row in rows(y.ne()) {
+            picked(row)?;
         }
         let int = y.layout().dtype.is_int();
         let same_type = y.layout().dtype == a.layout().dtype;

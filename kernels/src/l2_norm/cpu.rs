@@ -37,18 +37,16 @@ impl CpuKernel for L2Norm {
 }
 
 fn divide(values: &mut [f32], L2Norm { eps, form }: L2Norm) {
+    let squares = reduce::sum_of_squares(values);
+    let divisor = match form {
+        // Not `f32::max`: a NaN must stay.
+        Form::Max if squares.sqrt() < eps => eps,
+        Form::Max => squares.sqrt(),
+        Form::Add => (squares + eps).sqrt(),
+    };
+    let scale = 1.0 / divisor;
     simd::vectorize(
         #[inline(always)]
-        || {
-            let squares = reduce::sum_of_squares(values);
-            let divisor = match form {
-                // Not `f32::max`: a NaN must stay.
-                Form::Max if squares.sqrt() < eps => eps,
-                Form::Max => squares.sqrt(),
-                Form::Add => (squares + eps).sqrt(),
-            };
-            let scale = 1.0 / divisor;
-            values.iter_mut().for_each(|value| *value *= scale);
-        },
+        || values.iter_mut().for_each(|value| *value *= scale),
     );
 }

@@ -1,29 +1,43 @@
 //! Products of q8_0 rows with rows of b rounded to the same blocks.
 //!
-//! A block of 32 products is formed in integers, exactly, as 16 sums of two; each of the 16 is scaled and
-//! added to a lane of its own, and the lanes are summed once at the end.
+//! A block of 32 products is formed in integers, exactly, as several partial sums; each partial sum is scaled
+//! and added to a lane of its own, and the lanes are summed once at the end. How many partial sums there are
+//! depends on the instruction set alone, never on the tile.
 
 use super::cpu::{Part, TILE_ROWS, blocks_in_row};
 use crate::kernel::Scratch;
-use crate::shared::call::{Call, In, Shared, rows_of};
+use crate::shared::call::{Call, In, Shared, row_count, rows_of};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
+use half::f16;
 use ssmgraph_ops::Layout;
-use ssmgraph_ops::quant::{BlockQ8_0, Q8_0_BLOCK, Q8_0_BYTES, quantize_q8_0};
+use ssmgraph_ops::quant::{Q8_0_BLOCK, Q8_0_BYTES, quantize_q8_0};
 use std::ops::Range;
 
-/// Lanes of an output's accumulator.
+/// Lanes of an output's accumulator in portable code.
 const LANES: usize = 16;
 
-/// Columns that share one pass over a tile's weights.
-const COLUMNS: usize = 4;
+/// Columns in a tile.
+const TILE_COLUMNS: usize = 4;
 
 /// Bytes of b that shall stay in the second-level cache.
 const PANEL_BYTES: usize = 1 << 20;
 
+/// A stored block of weights.
+pub(super) type Block = [u8; Q8_0_BYTES];
+
+/// A rounded row of b.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Column<'a> {
+    /// One scale per block.
+    pub scales: &'a [f32],
+    /// As many blocks of integers.
+    pub integers: &'a [[i8; Q8_0_BLOCK]],
+}
+
 /// Scales of all rows of b, then their integers.
 pub(super) fn scratch(b: &Layout) -> Scratch {
-    let scales = blocks_in_row(b) * b.rows() * size_of::<f32>();
+    let scales = blocks_in_row(b) * row_count(b) * size_of::<f32>();
     Scratch { shared_bytes: scales + b.elements(), own_floats: 0 }
 }
 
@@ -31,7 +45,7 @@ pub(super) fn scratch(b: &Layout) -> Scratch {
 fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
     let row_len = b.ne[0];
     let scale_bytes = blocks_in_row(b) * size_of::<f32>();
-    let integers = scale_bytes * b.rows();
+    let integers = scale_bytes * row_count(b);
     (
         number * scale_bytes..(number + 1) * scale_bytes,
         integers + number * row_len..integers + (number + 1) * row_len,
@@ -40,7 +54,7 @@ fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
 
 /// Rounds this worker's rows of b.
 pub(super) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
-    let first = worker.share(b.layout().rows()).start;
+    let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
         let (scales, integers) = places(b.layout(), number);
         // SAFETY: each row has places of its own, which do not overlap, and belongs to one worker.
@@ -60,44 +74,43 @@ pub(super) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
     }
 }
 
-/// A rounded row of b.
-#[derive(Clone, Copy)]
-struct Column<'a> {
-    scales: &'a [f32],
-    integers: &'a [[i8; Q8_0_BLOCK]],
-}
-
 /// Computes one part of the result.
 pub(super) fn multiply(call: &Call, part: &Part) {
     let row_len = call.inputs[1].ne()[0];
-    let panel = (PANEL_BYTES / row_len.max(1) / COLUMNS * COLUMNS).max(COLUMNS);
+    let panel = (PANEL_BYTES / row_len.max(1) / TILE_COLUMNS * TILE_COLUMNS).max(TILE_COLUMNS);
     for first_column in part.columns.clone().step_by(panel) {
         let columns = first_column..part.columns.end.min(first_column + panel);
         for first_row in part.rows.clone().step_by(TILE_ROWS) {
-            let rows = first_row..part.rows.end.min(first_row + TILE_ROWS);
-            multiply_rows(call, part, rows, columns.clone());
+            if first_row + TILE_ROWS <= part.rows.end {
+                multiply_rows::<TILE_ROWS>(call, part, first_row, columns.clone());
+            } else {
+                (first_row..part.rows.end)
+                    .for_each(|row| multiply_rows::<1>(call, part, row, columns.clone()));
+            }
         }
     }
 }
 
-fn multiply_rows(call: &Call, part: &Part, rows: Range<usize>, columns: Range<usize>) {
+/// M rows of a with the columns of a panel.
+fn multiply_rows<const M: usize>(call: &Call, part: &Part, first_row: usize, columns: Range<usize>) {
     let [batch2, batch3] = part.batch;
-    let whole = columns.len() / COLUMNS * COLUMNS;
-    for m in rows {
-        let row = call.inputs[0].row_bytes([m, part.weights[0], part.weights[1]]).expect("blocks are packed");
-        let (weights, _) = row.as_chunks::<Q8_0_BYTES>();
-        let store = |n: usize, value: f32| {
-            // SAFETY: the rows and columns of the part belong to this worker alone.
-            unsafe { call.results[0].f32_row([n, batch2, batch3], m..m + 1)[0] = value }
-        };
-        for at in (0..whole).step_by(COLUMNS) {
-            let first = columns.start + at;
-            let values = dots::<COLUMNS>(weights, std::array::from_fn(|n| column(call, part, first + n)));
-            values.into_iter().enumerate().for_each(|(n, value)| store(first + n, value));
-        }
-        for n in columns.start + whole..columns.end {
-            store(n, dots(weights, [column(call, part, n)])[0]);
-        }
+    let weights: [&[Block]; M] = std::array::from_fn(|m| {
+        let row = [first_row + m, part.weights[0], part.weights[1]];
+        call.inputs[0].row_bytes(row).expect("blocks are packed").as_chunks().0
+    });
+    let store = |n: usize, values: &[f32; M]| {
+        // SAFETY: the rows and columns of the part belong to this worker alone.
+        let target = unsafe { call.results[0].f32_row([n, batch2, batch3], first_row..first_row + M) };
+        target.copy_from_slice(values);
+    };
+    let whole = columns.start + columns.len() / TILE_COLUMNS * TILE_COLUMNS;
+    for first in (columns.start..whole).step_by(TILE_COLUMNS) {
+        let tile = std::array::from_fn(|n| column(call, part, first + n));
+        let values = dots::<M, TILE_COLUMNS>(weights, tile);
+        values.iter().enumerate().for_each(|(n, values)| store(first + n, values));
+    }
+    for n in whole..columns.end {
+        store(n, &dots::<M, 1>(weights, [column(call, part, n)])[0]);
     }
 }
 
@@ -111,38 +124,68 @@ fn column<'a>(call: &'a Call, part: &Part, n: usize) -> Column<'a> {
     Column { scales: bytemuck::cast_slice(scales), integers: integers.as_chunks().0 }
 }
 
-/// One row of weights with N columns. An output's sum has the same order for every N.
-fn dots<const N: usize>(weights: &[[u8; Q8_0_BYTES]], columns: [Column<'_>; N]) -> [f32; N] {
+/// M rows of weights with N columns, column by column. All have equally many blocks.
+fn dots<const M: usize, const N: usize>(weights: [&[Block]; M], columns: [Column<'_>; N]) -> [[f32; M]; N] {
+    #[cfg(target_arch = "x86_64")]
+    if super::vnni::available() {
+        // SAFETY: the processor has the instructions.
+        return unsafe { super::vnni::dots(weights, columns) };
+    }
+    let mut results = [[0.0; M]; N];
+    for (m, row) in weights.iter().enumerate() {
+        let sums = row_dots(row, &columns);
+        for (result, sum) in results.iter_mut().zip(sums) {
+            result[m] = sum;
+        }
+    }
+    results
+}
+
+fn row_dots<const N: usize>(weights: &[Block], columns: &[Column<'_>; N]) -> [f32; N] {
     simd::vectorize(
         #[inline(always)]
         || {
             let mut sums = [[0.0; LANES]; N];
-            for (index, weights) in weights.iter().enumerate() {
-                let block = BlockQ8_0::from_bytes(weights);
-                let scale = block.scale.to_f32();
-                for (sums, column) in sums.iter_mut().zip(&columns) {
-                    add_block(sums, &block.q, &column.integers[index], scale * column.scales[index]);
+            for (index, block) in weights.iter().enumerate() {
+                let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+                let mut a = [0i16; Q8_0_BLOCK];
+                for (a, &byte) in a.iter_mut().zip(&block[2..]) {
+                    *a = i16::from(byte as i8);
+                }
+                for (sums, column) in sums.iter_mut().zip(columns) {
+                    add_block(sums, &a, &column.integers[index], scale * column.scales[index]);
                 }
             }
-            sums.map(|lanes| total(&lanes))
+            let mut totals = [0.0; N];
+            for (result, lanes) in totals.iter_mut().zip(&sums) {
+                *result = total(lanes);
+            }
+            totals
         },
     )
 }
 
 #[inline(always)]
-fn add_block(sums: &mut [f32; LANES], a: &[i8; Q8_0_BLOCK], b: &[i8; Q8_0_BLOCK], scale: f32) {
+fn add_block(sums: &mut [f32; LANES], a: &[i16; Q8_0_BLOCK], b: &[i8; Q8_0_BLOCK], scale: f32) {
     // A product of two bytes fits 16 bits; the sum of two does not.
-    let products: [i16; Q8_0_BLOCK] = std::array::from_fn(|i| i16::from(a[i]) * i16::from(b[i]));
-    for (i, sum) in sums.iter_mut().enumerate() {
+    let mut products = [0i16; Q8_0_BLOCK];
+    for i in 0..Q8_0_BLOCK {
+        products[i] = a[i].wrapping_mul(i16::from(b[i]));
+    }
+    for i in 0..LANES {
         let pair = i32::from(products[i]) + i32::from(products[i + LANES]);
-        *sum += pair as f32 * scale;
+        sums[i] += pair as f32 * scale;
     }
 }
 
 /// Halves are added until one lane is left.
 #[inline(always)]
 fn total(lanes: &[f32; LANES]) -> f32 {
-    let eight: [f32; 8] = std::array::from_fn(|i| lanes[i] + lanes[i + 8]);
-    let four: [f32; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
-    (four[0] + four[2]) + (four[1] + four[3])
+    let mut sums = *lanes;
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+    }
+    sums[0]
 }

@@ -10,7 +10,7 @@
 
 use super::{blocks, rows};
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, In};
+use crate::shared::call::Call;
 use crate::shared::pool::Worker;
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{Layout, MulMat, OpError};
@@ -49,31 +49,31 @@ impl CpuKernel for MulMat {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
-        let [a, b] = &call.inputs[..] else { unreachable!("the arity was checked") };
+        let b = &call.inputs[1];
         if self.quantize {
             blocks::prepare(b, &call.shared, worker);
             worker.barrier();
-            for_each_part(a, b, worker, |part| blocks::multiply(call, &part));
+            for_each_part(call, worker, |part| blocks::multiply(call, &part));
         } else {
             if rows::needs_packing(b.layout()) {
                 rows::pack(b, &call.shared, worker);
                 worker.barrier();
             }
-            for_each_part(a, b, worker, |part| rows::multiply(call, &part, own));
+            for_each_part(call, worker, |part| rows::multiply(call, &part, own));
         }
         Ok(())
     }
 }
 
 /// Calls `multiply` with the parts that make up this worker's share.
-fn for_each_part(a: &In, b: &In, worker: &Worker<'_>, mut multiply: impl FnMut(Part)) {
-    let [_, m, a2, a3] = a.ne();
-    let [_, n, b2, b3] = b.ne();
-    let groups = m.div_ceil(TILE_ROWS);
-    let batches = b2 * b3;
-    if m * n * batches == 0 {
+fn for_each_part(call: &Call, worker: &Worker<'_>, mut multiply: impl FnMut(Part)) {
+    if call.results[0].layout().is_empty() {
         return;
     }
+    let [_, m, a2, a3] = call.inputs[0].ne();
+    let [_, n, b2, b3] = call.inputs[1].ne();
+    let groups = m.div_ceil(TILE_ROWS);
+    let batches = b2 * b3;
     let spare = (4 * worker.count).div_ceil(groups * batches);
     let chunks = if worker.count == 1 { 1 } else { spare.min(n.div_ceil(COLUMNS_MIN)) };
     let share = worker.share(batches * chunks * groups);

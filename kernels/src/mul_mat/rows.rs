@@ -2,11 +2,11 @@
 
 use super::cpu::{Part, TILE_ROWS};
 use crate::kernel::Scratch;
-use crate::shared::call::{Call, In, Shared, rows_of};
+use crate::shared::call::{Call, In, Shared, row_count, rows_of};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
 use pulp::{Simd, WithSimd};
-use ssmgraph_ops::{DType, Layout};
+use ssmgraph_ops::Layout;
 
 /// Elements of k handled before the next tile: 16 KiB for the rows of a tile, which stay in the first-level
 /// cache. A multiple of every vector length, so that lanes keep their place.
@@ -40,7 +40,7 @@ fn columns_in_panel(depth: usize) -> usize {
 /// Copies this worker's rows of b into the scratch, one after another.
 pub(super) fn pack(b: &In, shared: &Shared, worker: &Worker<'_>) {
     let row_bytes = b.ne()[0] * size_of::<f32>();
-    let first = worker.share(b.layout().rows()).start;
+    let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
         // SAFETY: each row has a place of its own, and belongs to one worker.
         let target = unsafe { shared.bytes_mut(number * row_bytes..(number + 1) * row_bytes) };
@@ -124,31 +124,12 @@ fn piece_of_a<'a>(
             Some(row) => &row[k.clone()],
             None => {
                 let place = &mut places.next().expect("one place per row")[..k.len()];
-                expand(a, row, k.start, place);
+                a.load(row, k.start, place);
                 place
             }
         };
     }
     pieces
-}
-
-/// Elements of a row as `f32`, exactly.
-fn expand(a: &In, row: [usize; 3], first: usize, target: &mut [f32]) {
-    if a.layout().dtype == DType::BF16
-        && let Some(values) = a.bf16_row(row)
-    {
-        let values = &values[first..first + target.len()];
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                for (target, value) in target.iter_mut().zip(values) {
-                    *target = f32::from_bits(u32::from(value.to_bits()) << 16);
-                }
-            },
-        );
-    } else {
-        a.load(row, first, target);
-    }
 }
 
 /// Up to four rows of a, a piece of k, against the columns of a panel.
@@ -189,7 +170,10 @@ impl<'a> Tile<'a> {
         let Sums { saved, is_first, is_last } = sums;
         let whole = columns.len() / N * N;
         for at in (0..whole).step_by(N) {
-            let b: [&[f32]; N] = std::array::from_fn(|n| self.column(columns.start + at + n));
+            let mut b: [&[f32]; N] = [&[]; N];
+            for (n, column) in b.iter_mut().enumerate() {
+                *column = self.column(columns.start + at + n);
+            }
             let place = if is_first && is_last { 0..0 } else { at * M..(at + N) * M };
             let tile = dots::<S, M, N>(simd, a, b, &mut saved[place], is_first, is_last);
             if is_last {
@@ -233,7 +217,11 @@ impl<'a> Tile<'a> {
     ) {
         let [batch2, batch3] = self.part.batch;
         for (n, column) in tile.into_iter().enumerate() {
-            let values: [f32; M] = column.map(|sum| simd.reduce_sum_f32s(sum));
+            // Closures would not be compiled for the instruction set: loops only.
+            let mut values = [0.0; M];
+            for m in 0..M {
+                values[m] = simd.reduce_sum_f32s(column[m]);
+            }
             let row = [first_column + n, batch2, batch3];
             // SAFETY: the rows and columns of the part belong to this worker alone.
             let target = unsafe { self.call.results[0].f32_row(row, self.first_row..self.first_row + M) };
@@ -294,10 +282,7 @@ fn dots<S: Simd, const M: usize, const N: usize>(
 
 /// Rows as `steps` whole vectors and a rest; all of the same length.
 #[inline(always)]
-fn split<'a, S: Simd, const R: usize>(
-    rows: [&'a [f32]; R],
-    steps: usize,
-) -> ([&'a [S::f32s]; R], [&'a [f32]; R]) {
+fn split<S: Simd, const R: usize>(rows: [&[f32]; R], steps: usize) -> ([&[S::f32s]; R], [&[f32]; R]) {
     let parts = rows.map(|row| S::as_simd_f32s(row));
     (parts.map(|(vectors, _)| &vectors[..steps]), parts.map(|(_, rest)| rest))
 }

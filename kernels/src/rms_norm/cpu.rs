@@ -48,13 +48,11 @@ impl CpuKernel for RmsNorm {
 }
 
 fn normalise(values: &mut [f32], eps: f32) {
+    let mean = reduce::sum_of_squares(values) / values.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
     simd::vectorize(
         #[inline(always)]
-        || {
-            let mean = reduce::sum_of_squares(values) / values.len() as f32;
-            let scale = 1.0 / (mean + eps).sqrt();
-            values.iter_mut().for_each(|value| *value *= scale);
-        },
+        || values.iter_mut().for_each(|value| *value *= scale),
     );
 }
 

@@ -4,12 +4,12 @@
 //! that results overlap nothing they must not (see `program.rs`). Kernels then index rows; a row is named by
 //! its indices on axes 1, 2 and 3.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use ssmgraph_ops::{DType, Layout, quant};
+use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
 use std::ops::Range;
 use std::slice;
 
+use super::convert;
 use super::pool::Worker;
 
 /// Indices on axes 1, 2 and 3.
@@ -85,6 +85,7 @@ impl In {
         In { start: self.start, layout: self.layout.permute(axes).expect("a permutation of a plain type") }
     }
 
+    #[inline]
     fn at(&self, first: usize, row: Row) -> *const u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -99,6 +100,7 @@ impl In {
 
     /// A row whose elements are packed `f32`; `None` for other types and spread elements. Not for operands
     /// whose memory a result takes over.
+    #[inline]
     pub fn f32_row(&self, row: Row) -> Option<&[f32]> {
         self.packed_row(DType::F32, row)
     }
@@ -118,6 +120,7 @@ impl In {
         self.packed_row(DType::BF16, row)
     }
 
+    #[inline]
     fn packed_row<T>(&self, dtype: DType, row: Row) -> Option<&[T]> {
         if self.layout.dtype != dtype || !self.layout.rows_packed() {
             return None;
@@ -161,20 +164,29 @@ impl In {
                 }
                 DType::F32 => gather(start, first, stride, target, |v: f32| v),
                 DType::F16 if self.layout.rows_packed() => {
-                    slice::from_raw_parts(start.cast::<f16>().add(first), target.len())
-                        .convert_to_f32_slice(target)
+                    let source = slice::from_raw_parts(start.cast::<f16>().add(first), target.len());
+                    convert::f16_to_f32(source, target)
                 }
                 DType::F16 => gather(start, first, stride, target, f16::to_f32),
+                DType::BF16 if self.layout.rows_packed() => {
+                    let source = slice::from_raw_parts(start.cast::<bf16>().add(first), target.len());
+                    convert::bf16_to_f32(source, target)
+                }
                 DType::BF16 => gather(start, first, stride, target, bf16::to_f32),
                 DType::I32 => gather(start, first, stride, target, |v: i32| v as f32),
                 DType::I64 => gather(start, first, stride, target, |v: i64| v as f32),
                 DType::Q8_0 => {
-                    for (i, value) in target.iter_mut().enumerate() {
-                        let element = first + i;
-                        let block = start.add(element / quant::Q8_0_BLOCK * stride);
-                        let scale = block.cast::<[u8; 2]>().read();
-                        let quant = block.add(2 + element % quant::Q8_0_BLOCK).cast::<i8>().read();
-                        *value = f16::from_le_bytes(scale).to_f32() * quant as f32;
+                    let mut done = 0;
+                    while done < target.len() {
+                        let (block, inner) = ((first + done) / Q8_0_BLOCK, (first + done) % Q8_0_BLOCK);
+                        let count = (Q8_0_BLOCK - inner).min(target.len() - done);
+                        let block = start.add(block * stride);
+                        let scale = f16::from_le_bytes(block.cast::<[u8; 2]>().read()).to_f32();
+                        let quants = slice::from_raw_parts(block.add(2 + inner).cast::<i8>(), count);
+                        for (value, &quant) in target[done..done + count].iter_mut().zip(quants) {
+                            *value = scale * quant as f32;
+                        }
+                        done += count;
                     }
                 }
                 other => panic!("{other} has no arithmetic; the support check refuses it"),
@@ -259,6 +271,7 @@ impl Out {
         Some(Out { start: self.start, layout: flat_layout(&self.layout)? })
     }
 
+    #[inline]
     fn at(&self, first: usize, row: Row) -> *mut u8 {
         let index = [first, row[0], row[1], row[2]];
         assert!((1..4).all(|axis| index[axis] < self.layout.ne[axis]), "row {row:?} outside {}", self.layout);
@@ -324,8 +337,8 @@ impl Out {
                 }
                 DType::F32 => scatter(start, first, stride, values, |v| v),
                 DType::F16 if self.layout.rows_packed() => {
-                    slice::from_raw_parts_mut(start.cast::<f16>().add(first), values.len())
-                        .convert_from_f32_slice(values)
+                    let target = slice::from_raw_parts_mut(start.cast::<f16>().add(first), values.len());
+                    convert::f32_to_f16(values, target)
                 }
                 DType::F16 => scatter(start, first, stride, values, f16::from_f32),
                 DType::BF16 => scatter(start, first, stride, values, bf16::from_f32),
@@ -431,6 +444,11 @@ fn flat_layout(layout: &Layout) -> Option<Layout> {
     Layout::contiguous(layout.dtype, &[layout.elements()]).ok()
 }
 
+/// Number of rows that have elements: rows without are no work, and their number may be past counting.
+pub fn row_count(layout: &Layout) -> usize {
+    if layout.is_empty() { 0 } else { layout.rows() }
+}
+
 /// This worker's pieces of the rows of `layout`, each of up to `piece` elements: the row, the first element
 /// and how many. Long rows are shared out too.
 pub fn pieces_of(
@@ -440,7 +458,7 @@ pub fn pieces_of(
 ) -> impl Iterator<Item = (Row, usize, usize)> {
     let layout = *layout;
     let per_row = layout.ne[0].div_ceil(piece);
-    worker.share(layout.rows() * per_row).map(move |unit| {
+    worker.share(row_count(&layout) * per_row).map(move |unit| {
         let first = unit % per_row * piece;
         (layout.row_index(unit / per_row), first, piece.min(layout.ne[0] - first))
     })
@@ -449,9 +467,7 @@ pub fn pieces_of(
 /// The rows of `layout` that belong to `worker`, as indices on axes 1, 2 and 3.
 pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row> {
     let layout = *layout;
-    // Rows without elements are no work, and their number may be past counting.
-    let rows = if layout.is_empty() { 0 } else { layout.rows() };
-    worker.share(rows).map(move |row| layout.row_index(row))
+    worker.share(row_count(&layout)).map(move |row| layout.row_index(row))
 }
 
 /// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.

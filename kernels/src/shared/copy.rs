@@ -1,16 +1,15 @@
 //! Copies of whole blocks (elements of plain types) from operands to results, bit for bit.
 
 use super::call::{In, Out, Row};
+use ssmgraph_ops::DType;
 use std::ops::Range;
 
 /// A place in a row: its indices on axes 1, 2 and 3, and a block in it.
 pub type Spot = (Row, usize);
 
-/// Rows copied together when elements are spread: neighbouring rows then share cache lines.
-const TILE_ROWS: usize = 16;
-
-/// Blocks of each row copied at a time then; with the rows above, a few hundred cache lines.
-const TILE_BLOCKS: usize = 256;
+/// Rows copied together, and blocks of each at a time, when elements are spread: a tile that reads and
+/// writes whole cache lines even in a transposition, and few enough of them whatever their distance.
+const TILE: usize = 16;
 
 /// Copies `count` blocks of one row.
 ///
@@ -20,8 +19,10 @@ pub unsafe fn copy_blocks(from: &In, from_at: Spot, to: &Out, to_at: Spot, count
     if count == 0 {
         return;
     }
-    // SAFETY: by the function's contract; both strides are those of the layouts.
-    unsafe { spread(from, from_at, from.layout().nb[0], to, to_at, count) }
+    let (source, target) = ends(from, from_at, count, to, to_at, count);
+    let (dtype, strides) = (from.layout().dtype, (from.layout().nb[0], to.layout().nb[0]));
+    // SAFETY: `ends` found the blocks inside both spans; layouts keep them aligned; unshared by the contract.
+    unsafe { spread(dtype, source, strides.0, target, strides.1, count) }
 }
 
 /// Writes one block `count` times.
@@ -32,8 +33,9 @@ pub unsafe fn repeat_block(from: &In, from_at: Spot, to: &Out, to_at: Spot, coun
     if count == 0 {
         return;
     }
-    // SAFETY: by the function's contract; without a stride the same block is read again and again.
-    unsafe { spread(from, from_at, 0, to, to_at, count) }
+    let (source, target) = ends(from, from_at, 1, to, to_at, count);
+    // SAFETY: as in `copy_blocks`; without a stride the same block is read again and again.
+    unsafe { spread(from.layout().dtype, source, 0, target, to.layout().nb[0], count) }
 }
 
 /// Copies whole rows, given by their running numbers in `from`, to where `place` sends each row's first block.
@@ -42,34 +44,69 @@ pub unsafe fn repeat_block(from: &In, from_at: Spot, to: &Out, to_at: Spot, coun
 /// As [`copy_blocks`], for all the rows.
 pub unsafe fn copy_rows(from: &In, rows: Range<usize>, to: &Out, place: impl Fn(Row) -> Spot) {
     let blocks = from.layout().row_blocks();
-    let packed = from.layout().rows_packed() && to.layout().rows_packed();
-    let (tile_rows, tile_blocks) = if packed { (1, blocks.max(1)) } else { (TILE_ROWS, TILE_BLOCKS) };
-    for first_row in rows.clone().step_by(tile_rows) {
-        for first in (0..blocks).step_by(tile_blocks) {
-            for number in first_row..rows.end.min(first_row + tile_rows) {
-                let row = from.layout().row_index(number);
-                let (to_row, to_first) = place(row);
-                let count = tile_blocks.min(blocks - first);
-                // SAFETY: by the function's contract.
-                unsafe { copy_blocks(from, (row, first), to, (to_row, to_first + first), count) }
+    if blocks == 0 {
+        return;
+    }
+    if from.layout().rows_packed() && to.layout().rows_packed() {
+        for number in rows {
+            let row = from.layout().row_index(number);
+            // SAFETY: by the function's contract.
+            unsafe { copy_blocks(from, (row, 0), to, place(row), blocks) }
+        }
+        return;
+    }
+    let strides = (from.layout().nb[0], to.layout().nb[0]);
+    for first_row in rows.clone().step_by(TILE) {
+        let count = TILE.min(rows.end - first_row);
+        let mut starts = [(std::ptr::null(), std::ptr::null_mut()); TILE];
+        for (number, start) in (first_row..).zip(&mut starts[..count]) {
+            let row = from.layout().row_index(number);
+            *start = ends(from, (row, 0), blocks, to, place(row), blocks);
+        }
+        for first in (0..blocks).step_by(TILE) {
+            for &(source, target) in &starts[..count] {
+                let len = TILE.min(blocks - first);
+                // SAFETY: `ends` found all blocks of the rows inside both spans; unshared by the contract.
+                unsafe {
+                    let (source, target) = (source.add(first * strides.0), target.add(first * strides.1));
+                    spread(from.layout().dtype, source, strides.0, target, strides.1, len)
+                }
             }
         }
     }
 }
 
+/// Where the first of `from_count` blocks is read and the first of `to_count` blocks is written.
+///
+/// Panics when the types differ or a block lies outside its row.
+fn ends(
+    from: &In,
+    (from_row, from_first): Spot,
+    from_count: usize,
+    to: &Out,
+    (to_row, to_first): Spot,
+    to_count: usize,
+) -> (*const u8, *mut u8) {
+    assert_eq!(from.layout().dtype, to.layout().dtype, "a copy without conversion");
+    from.block(from_first + from_count - 1, from_row);
+    to.block(to_first + to_count - 1, to_row);
+    (from.block(from_first, from_row), to.block(to_first, to_row))
+}
+
 /// # Safety
-/// As [`copy_blocks`]; `count` is not 0 and `from_stride` is 0 or that of `from`.
-unsafe fn spread(from: &In, from_at: Spot, from_stride: usize, to: &Out, to_at: Spot, count: usize) {
-    let dtype = from.layout().dtype;
-    assert_eq!(dtype, to.layout().dtype, "a copy without conversion");
-    let last = if from_stride == 0 { 0 } else { count - 1 };
-    // Asking for the last block checks the whole range.
-    from.block(from_at.1 + last, from_at.0);
-    to.block(to_at.1 + count - 1, to_at.0);
-    let (source, target) = (from.block(from_at.1, from_at.0), to.block(to_at.1, to_at.0));
-    let (bytes, to_stride) = (dtype.block_bytes(), to.layout().nb[0]);
-    // SAFETY: `count` blocks lie inside both spans with these strides, as checked above; layouts keep
-    // elements aligned for their size; unshared by the function's contract.
+/// `count` blocks with these strides in bytes, aligned for the type, are readable and writable, and no other
+/// worker touches those written until the next barrier.
+#[inline(always)]
+unsafe fn spread(
+    dtype: DType,
+    source: *const u8,
+    from_stride: usize,
+    target: *mut u8,
+    to_stride: usize,
+    count: usize,
+) {
+    let bytes = dtype.block_bytes();
+    // SAFETY: by the function's contract.
     unsafe {
         match bytes {
             _ if count == 1 || (from_stride == bytes && to_stride == bytes) => {
@@ -91,6 +128,7 @@ unsafe fn spread(from: &In, from_at: Spot, from_stride: usize, to: &Out, to_at: 
 
 /// # Safety
 /// `count` aligned elements with these strides in bytes are readable and writable.
+#[inline(always)]
 unsafe fn strided<T: Copy>(
     source: *const u8,
     from_stride: usize,

@@ -14,7 +14,8 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 pub fn exp(x: f32) -> f32 {
     let clamped = if x > 89.0 { 89.0 } else { x };
     let clamped = if clamped < -104.0 { -104.0 } else { clamped };
-    let rounded = (clamped * LOG2_E + ROUND) - ROUND;
+    let shifted = clamped * LOG2_E + ROUND;
+    let rounded = shifted - ROUND;
     let r = (clamped - rounded * LN2_HIGH) - rounded * LN2_LOW;
     // Taylor-like polynomial of degree 6 on |r| ≤ ln2/2; coefficients by Cephes' expf.
     let mut p = 1.987_569_1e-4;
@@ -24,17 +25,18 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 5e-1;
     let value = p * (r * r) + r + 1.0;
+    // The integer as it lies in the low bits of `shifted`: a cast would saturate, which no vector unit does.
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     // Two factors, so that neither leaves the range of normal numbers.
-    let n = rounded as i32;
     let half = n >> 1;
-    let scaled = value * power_of_two(half) * power_of_two(n - half);
+    let scaled = value * power_of_two(half) * power_of_two(n.wrapping_sub(half));
     if x.is_nan() { x } else { scaled }
 }
 
 /// 2^n for n in −126..=127.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
-    f32::from_bits(((n + 127) as u32) << 23)
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// 1 / (1 + e^−x), through e^−|x|.

@@ -2,6 +2,7 @@
 //! reductions in a fixed order.
 
 pub mod call;
+pub mod convert;
 pub mod copy;
 pub mod math;
 pub mod pool;

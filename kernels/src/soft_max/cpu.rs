@@ -61,13 +61,14 @@ fn scale_and_add(values: &mut [f32], scale: f32, added: &[f32]) {
 
 /// Turns scores into shares of 1. An infinite or NaN maximum turns the row into NaN through ∞ − ∞.
 fn to_shares(values: &mut [f32]) {
+    let largest = reduce::max(values);
     simd::vectorize(
         #[inline(always)]
-        || {
-            let largest = reduce::max(values);
-            values.iter_mut().for_each(|value| *value = math::exp(*value - largest));
-            let scale = 1.0 / reduce::sum(values);
-            values.iter_mut().for_each(|value| *value *= scale);
-        },
+        || values.iter_mut().for_each(|value| *value = math::exp(*value - largest)),
+    );
+    let scale = 1.0 / reduce::sum(values);
+    simd::vectorize(
+        #[inline(always)]
+        || values.iter_mut().for_each(|value| *value *= scale),
     );
 }

@@ -99,6 +99,12 @@ fn part_of_row<'a>(x: &'a In, row: [usize; 3], elements: Range<usize>, buffer: &
 
 /// Writes the sums of `tokens` window positions to every [`CHANNELS`]-th element of `tile`.
 fn slide(inputs: &[f32], taps: &[f32], tile: &mut [f32], tokens: usize) {
+    if tokens == 1 {
+        // Too short for vectors; the same products in the same order.
+        let later = inputs.iter().zip(taps).skip(1);
+        tile[0] = later.fold(inputs[0] * taps[0], |sum, (input, tap)| sum + input * tap);
+        return;
+    }
     simd::vectorize(
         #[inline(always)]
         || {
@@ -106,9 +112,10 @@ fn slide(inputs: &[f32], taps: &[f32], tile: &mut [f32], tokens: usize) {
             let line = &mut line[..tokens];
             match taps {
                 &[a, b, c, d] => {
+                    let [first, second, third, fourth] =
+                        std::array::from_fn(|tap| &inputs[tap..tap + tokens]);
                     for (t, sum) in line.iter_mut().enumerate() {
-                        let [p, q, r, s] = inputs[t..t + 4] else { unreachable!("four inputs") };
-                        *sum = p * a + q * b + r * c + s * d;
+                        *sum = first[t] * a + second[t] * b + third[t] * c + fourth[t] * d;
                     }
                 }
                 _ => {

@@ -4,13 +4,12 @@
 use super::cpu::Scan;
 use crate::shared::pool::Worker;
 use crate::shared::{math, simd};
+use pulp::{Simd, WithSimd};
 
 /// Rows of a head computed together.
 const ROWS: usize = 16;
 /// Tokens whose steps and decays are computed together.
 const STEPS: usize = 64;
-/// Partial sums of a row; element n goes to sum n mod LANES.
-const LANES: usize = 16;
 
 /// Scratch for rows of `states` elements: the states, and copies of B and C.
 pub fn own_floats(states: usize) -> usize {
@@ -63,10 +62,7 @@ impl Block {
                 scan.call.inputs[1].load(place, self.first, &mut inputs[..self.count]);
                 let (b, c) = scan.projections([group, token, self.sequence], projections);
                 let inputs = &inputs[..self.count];
-                simd::vectorize(
-                    #[inline(always)]
-                    || advance(state, b, c, inputs, step, decay, &mut sums),
-                );
+                simd::arch().dispatch(Advance { state, b, c, inputs, step, decay, sums: &mut sums });
                 // SAFETY: blocks are shared out among the workers, each to one.
                 unsafe { scan.call.results[0].store(place, self.first, &sums[..self.count]) }
                 self.store_state(scan, token + 1, state);
@@ -97,65 +93,84 @@ fn steps_and_decays(steps: &mut [f32], decays: &mut [f32; STEPS], decay: f32) {
     );
 }
 
-/// One token: updates the rows and writes y. A step of 0 leaves the states alone to the bit.
-#[inline(always)]
-fn advance(
-    state: &mut [f32],
-    b: &[f32],
-    c: &[f32],
-    inputs: &[f32],
+/// One token of a block of rows: updates the states and writes y. A step of 0 leaves the states alone to the
+/// bit.
+struct Advance<'a> {
+    state: &'a mut [f32],
+    b: &'a [f32],
+    c: &'a [f32],
+    inputs: &'a [f32],
     step: f32,
     decay: f32,
-    sums: &mut [f32; ROWS],
-) {
-    let moves = step != 0.0;
-    for ((row, &input), sum) in state.chunks_exact_mut(b.len().max(1)).zip(inputs).zip(sums) {
-        *sum = if moves { move_row(row, b, c, input * step, decay) } else { dot(row, c) };
+    sums: &'a mut [f32; ROWS],
+}
+
+impl WithSimd for Advance<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Advance { state, b, c, inputs, step, decay, sums } = self;
+        if step == 0.0 {
+            for (row, sum) in state.chunks_exact(c.len().max(1)).zip(sums) {
+                *sum = dot(simd, row, c);
+            }
+            return;
+        }
+        // Rows in fours share the loads of b and c; each row has the same operations as it would have alone.
+        let mut fours = state.chunks_exact_mut((4 * c.len()).max(1));
+        let mut place = 0;
+        for four in &mut fours {
+            let inputs = std::array::from_fn(|row| inputs[place + row] * step);
+            sums[place..place + 4].copy_from_slice(&move_rows::<S, 4>(simd, four, b, c, inputs, decay));
+            place += 4;
+        }
+        for row in fours.into_remainder().chunks_exact_mut(c.len().max(1)) {
+            [sums[place]] = move_rows(simd, row, b, c, [inputs[place] * step], decay);
+            place += 1;
+        }
     }
 }
 
-/// s ← s · decay + b · input, and Σ s · c.
+/// For each of R rows, s ← s · decay + b · input; returns Σ s · c. Vectors first, one running sum per row,
+/// then the elements that fill no vector.
 #[inline(always)]
-fn move_row(row: &mut [f32], b: &[f32], c: &[f32], input: f32, decay: f32) -> f32 {
-    let mut sums = [0.0; LANES];
-    let (rows, row_rest) = row.as_chunks_mut::<LANES>();
-    let ((bs, b_rest), (cs, c_rest)) = (b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
-    for ((row, b), c) in rows.iter_mut().zip(bs).zip(cs) {
-        for lane in 0..LANES {
-            row[lane] = row[lane] * decay + b[lane] * input;
-            sums[lane] += row[lane] * c[lane];
+fn move_rows<S: Simd, const R: usize>(
+    simd: S,
+    rows: &mut [f32],
+    b: &[f32],
+    c: &[f32],
+    inputs: [f32; R],
+    decay: f32,
+) -> [f32; R] {
+    let ((bs, b_rest), (cs, c_rest)) = (S::as_simd_f32s(b), S::as_simd_f32s(c));
+    let (wide_inputs, wide_decay) = (inputs.map(|input| simd.splat_f32s(input)), simd.splat_f32s(decay));
+    let mut wide_sums = [simd.splat_f32s(0.0); R];
+    let mut sums = [0.0; R];
+    let mut rows = rows.chunks_exact_mut(c.len());
+    let rows: [_; R] = std::array::from_fn(|_| S::as_mut_simd_f32s(rows.next().expect("R whole rows")));
+    for (place, (&b, &c)) in bs.iter().zip(cs).enumerate() {
+        for row in 0..R {
+            let value = &mut rows[row].0[place];
+            *value = simd.mul_add_e_f32s(b, wide_inputs[row], simd.mul_f32s(*value, wide_decay));
+            wide_sums[row] = simd.mul_add_e_f32s(*value, c, wide_sums[row]);
         }
     }
-    for (((value, b), c), sum) in row_rest.iter_mut().zip(b_rest).zip(c_rest).zip(&mut sums) {
-        *value = *value * decay + b * input;
-        *sum += *value * c;
+    for row in 0..R {
+        for ((value, b), c) in rows[row].1.iter_mut().zip(b_rest).zip(c_rest) {
+            *value = *value * decay + b * inputs[row];
+            sums[row] += *value * c;
+        }
+        sums[row] += simd.reduce_sum_f32s(wide_sums[row]);
     }
-    halves(sums)
+    sums
 }
 
-/// Σ s · c, in the order of [`move_row`].
+/// Σ s · c, in the order of [`move_rows`].
 #[inline(always)]
-fn dot(row: &[f32], c: &[f32]) -> f32 {
-    let mut sums = [0.0; LANES];
-    let ((rows, row_rest), (cs, c_rest)) = (row.as_chunks::<LANES>(), c.as_chunks::<LANES>());
-    for (row, c) in rows.iter().zip(cs) {
-        for lane in 0..LANES {
-            sums[lane] += row[lane] * c[lane];
-        }
-    }
-    for ((value, c), sum) in row_rest.iter().zip(c_rest).zip(&mut sums) {
-        *sum += value * c;
-    }
-    halves(sums)
-}
-
-/// The sum of the lanes, folded in halves.
-#[inline(always)]
-fn halves(mut sums: [f32; LANES]) -> f32 {
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            sums[lane] += sums[lane + width];
-        }
-    }
-    sums[0]
+fn dot<S: Simd>(simd: S, row: &[f32], c: &[f32]) -> f32 {
+    let ((rows, row_rest), (cs, c_rest)) = (S::as_simd_f32s(row), S::as_simd_f32s(c));
+    let wide = rows.iter().zip(cs).fold(simd.splat_f32s(0.0), |sum, (&s, &c)| simd.mul_add_e_f32s(s, c, sum));
+    let rest = row_rest.iter().zip(c_rest).fold(0.0, |sum, (s, c)| sum + s * c);
+    rest + simd.reduce_sum_f32s(wide)
 }
