@@ -4,7 +4,7 @@ use graph_tests::arrays::{Arrays, fixture, nmse};
 use ssmgraph::backend::Devices;
 use ssmgraph::engine::Request;
 use ssmgraph::formats::Gguf;
-use ssmgraph::sample::Sampler;
+use ssmgraph::sample::{Sampler, argmax};
 use ssmgraph::{Engine, EngineOptions, Logits};
 use std::fs;
 use std::path::PathBuf;
@@ -49,9 +49,26 @@ impl Demo {
             let greedy = self.expected.tokens(&format!("{prompt}.{}greedy", self.reference));
             let margins = self.expected.f32(&format!("{prompt}.{}greedy_margin", self.reference));
             let sure = margins.iter().position(|&margin| margin < MARGIN_MIN).unwrap_or(margins.len());
-            assert!(sure >= 80, "{prompt}: only {sure} tokens are sure");
+            assert!(sure >= 30, "{prompt}: only {sure} tokens are sure");
             assert_eq!(text[..sure], greedy[..sure], "{prompt}");
             println!("{prompt}: {sure} of {} tokens are sure, {} equal", greedy.len(), equal(text, &greedy));
+        }
+    }
+
+    /// The reference's text is fed, so that what follows a near-tie is compared too.
+    fn check_choices(mut self) {
+        for (slot, prompt) in PROMPTS.iter().enumerate() {
+            let ids = self.expected.tokens(&format!("{prompt}.ids"));
+            let greedy = self.expected.tokens(&format!("{prompt}.{}greedy", self.reference));
+            let margins = self.expected.f32(&format!("{prompt}.{}greedy_margin", self.reference));
+            let fed: Vec<u32> = ids.iter().chain(&greedy[..greedy.len() - 1]).copied().collect();
+            let logits = self.engine.step(&[(slot, &fed)], Logits::All).unwrap().remove(0);
+            let rows = logits.chunks_exact(self.engine.info().n_vocab).skip(ids.len() - 1);
+            let choices: Vec<u32> = rows.map(|row| argmax(row).unwrap()).collect();
+            for (place, margin) in margins.iter().enumerate() {
+                let sure = *margin >= MARGIN_MIN;
+                assert!(!sure || choices[place] == greedy[place], "{prompt}: token {place}");
+            }
         }
     }
 
@@ -100,6 +117,11 @@ macro_rules! demos {
             }
 
             #[test]
+            fn choices() {
+                $demo.check_choices();
+            }
+
+            #[test]
             fn last_logits() {
                 $demo.check_last_logits($nmse_max);
             }
@@ -120,7 +142,7 @@ fn shipped() -> PathBuf {
 // weights with rounded activations: llama.cpp computes that.
 demos! {
     mamba_f16 = demo("kjv-mamba1", fixture("demo/kjv-mamba1.gguf"), "f64_"), 1e-10;
-    mamba_q8_0 = demo("kjv-mamba1.q8_0", shipped(), ""), 1e-5;
+    mamba_q8_0 = demo("kjv-mamba1.q8_0", shipped(), ""), 1e-4;
     mamba2_f16 = demo("kjv-mamba2", fixture("demo/kjv-mamba2.gguf"), "f64_"), 1e-10;
-    mamba2_q8_0 = demo("kjv-mamba2.q8_0", fixture("demo/kjv-mamba2.q8_0.gguf"), ""), 1e-5;
+    mamba2_q8_0 = demo("kjv-mamba2.q8_0", fixture("demo/kjv-mamba2.q8_0.gguf"), ""), 1e-4;
 }

@@ -45,14 +45,31 @@ fn step(engine: &mut Engine, slot: usize, tokens: &[u32], logits: Logits) -> Vec
     engine.step(&[(slot, tokens)], logits).unwrap().remove(0)
 }
 
-/// The tokens that follow, each the largest logit's.
-fn greedy(engine: &mut Engine, slot: usize, last: &[f32], count: usize) -> Vec<u32> {
-    let mut tokens = vec![argmax(last).unwrap()];
-    while tokens.len() < count {
-        let logits = step(engine, slot, &tokens[tokens.len() - 1..], Logits::Last);
-        tokens.push(argmax(&logits).unwrap());
+/// Feeds the oracle's greedy tokens; each must be the largest logit's, unless the oracle's two best are so
+/// close that an error within `max` can exchange them. F32 files have no such ties.
+fn check_greedy(engine: &mut Engine, last: &[f32], oracle: &Arrays, case: &str, max: f64) {
+    let tokens = oracle.tokens(&format!("{case}.greedy"));
+    let margins = oracle.f32(&format!("{case}.greedy_margin"));
+    let margin_min = margin_min(last, max);
+    let mut logits = last.to_vec();
+    let mut ties = 0;
+    for (place, (&token, margin)) in tokens.iter().zip(margins).enumerate() {
+        match margin >= margin_min {
+            true => assert_eq!(argmax(&logits).unwrap(), token, "{case}: greedy token {place}"),
+            false => ties += 1,
+        }
+        logits = step(engine, 0, &[token], Logits::Last);
     }
-    tokens
+    println!("{case}: {} greedy tokens, {ties} of them near-ties", tokens.len());
+    assert!(ties <= tokens.len() / 4, "{case}: {ties} near-ties");
+}
+
+/// The difference of two logits that errors of the size `max`, relative to their mean square, rarely reach:
+/// four standard deviations of the difference of two such errors.
+fn margin_min(logits: &[f32], max: f64) -> f32 {
+    let square: f64 = logits.iter().map(|&logit| f64::from(logit).powi(2)).sum();
+    let error = (max * square / logits.len() as f64).sqrt();
+    MARGIN_MIN.max((4.0 * 2f64.sqrt() * error) as f32)
 }
 
 fn check_nmse(what: &str, found: &[f32], expected: &[f32], max: f64) {
@@ -78,12 +95,11 @@ fn check_prompts(model: &str, max: f64) {
         let best = expected.tokens(&format!("{case}.argmax"));
         let margins = expected.f32(&format!("{case}.margin"));
         for (row, (best, margin)) in logits.chunks_exact(n_vocab).zip(best.iter().zip(margins)) {
-            // A margin counts only where it is larger than what the types' rounding does to logits.
-            let sure = margin >= MARGIN_MIN.max(20.0 * (max as f32).sqrt());
+            let sure = margin >= margin_min(row, max);
             assert!(!sure || argmax(row).unwrap() == *best, "{model} {case}: other best token");
         }
         let last = last.to_vec();
-        assert_eq!(greedy(&mut engine, 0, &last, 32), expected.tokens(&format!("{case}.greedy")), "{case}");
+        check_greedy(&mut engine, &last, &expected, &case, max);
     }
 }
 
@@ -113,7 +129,7 @@ fn check_single_steps(model: &str, max: f64) {
     }
     let last = logits.split_off(logits.len() - engine.info().n_vocab);
     check_nmse(&format!("{model} single steps last"), &last, &expected.f32("T300.single.last"), max);
-    assert_eq!(greedy(&mut engine, 0, &last, 32), expected.tokens("T300.single.greedy"));
+    check_greedy(&mut engine, &last, &expected, "T300.single", max);
 }
 
 fn check_states(model: &str) {
@@ -153,18 +169,20 @@ fn check_two_sequences(model: &str, max: f64) {
             max,
         );
     }
-    let mut tokens = [Vec::new(), Vec::new()];
-    for _ in 0..32 {
-        for (tokens, logits) in tokens.iter_mut().zip(&logits) {
-            tokens.push(argmax(logits).unwrap());
+    let tokens = [0, 1].map(|index| expected.tokens(&format!("par.s{index}.greedy")));
+    for place in 0..tokens[0].len() {
+        for (logits, tokens) in logits.iter().zip(&tokens) {
+            let best = argmax(logits).unwrap();
+            // The oracle has no margins here; this one is ours.
+            let margin = logits[best as usize] - logits[tokens[place] as usize];
+            assert!(margin < margin_min(logits, max), "{model}: greedy token {place}");
         }
-        let next = [&tokens[0][tokens[0].len() - 1..], &tokens[1][tokens[1].len() - 1..]];
+        let next: [&[u32]; 2] = [&tokens[0][place..=place], &tokens[1][place..=place]];
         logits = engine.step(&[(0, next[0]), (1, next[1])], Logits::Last).unwrap();
     }
-    for index in 0..2 {
-        assert_eq!(tokens[index], expected.tokens(&format!("par.s{index}.greedy")));
+    for (index, logits) in logits.iter().enumerate() {
         let after = expected.f32(&format!("par.s{index}.glast"));
-        check_nmse(&format!("{model} sequence {index}, 32 later"), &logits[index], &after, max);
+        check_nmse(&format!("{model} sequence {index}, 32 later"), logits, &after, max);
     }
 }
 
@@ -292,7 +310,8 @@ macro_rules! models {
             #[test]
             fn q8_0() {
                 super::check_prompts(Q8_0, 1e-4);
-                super::check_continuation(Q8_0, 1e-4);
+                // 32 rows after one flipped rounding; which one flips depends on the vector unit.
+                super::check_continuation(Q8_0, 3e-4);
                 super::check_single_steps(Q8_0, 1e-4);
                 super::check_two_sequences(Q8_0, 1e-4);
             }

@@ -12,7 +12,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Chooses tokens from logits.
     pub sampler: Sampler,
-    /// Most tokens to produce.
+    /// Most tokens to produce. With 0 nothing runs, the prompt included.
     pub tokens_max: usize,
     /// Tokens after which to stop.
     pub stop: Vec<u32>,

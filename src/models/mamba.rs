@@ -157,6 +157,7 @@ impl Layer {
 
         let weight = self.dt.declare(graph)?;
         let bias = self.dt_bias.declare(graph)?;
+        let dt = self.rounded(graph, dt)?;
         let dt = graph.mul_mat(weight, dt)?;
         let dt = graph.add(dt, bias)?;
 
@@ -171,6 +172,17 @@ impl Layer {
             graph.write_state(&state, &batch.slots, back, rows)?;
         }
         Ok(graph.reshape(scan.y, &[self.d_inner, tokens, sequences])?)
+    }
+
+    /// Matrices of a Q8_0 file are multiplied as ggml does, activations rounded. Rows of `ssm_dt` that do not
+    /// fill Q8_0 blocks stay F16 in such a file, for which ggml rounds activations to F16; without that, the
+    /// Q8_0 roundings after it come out differently.
+    fn rounded(&self, graph: &mut Graph, dt: Tensor) -> Result<Tensor, ModelError> {
+        if self.select.layout().dtype != DType::Q8_0 || self.dt.layout().dtype != DType::F16 {
+            return Ok(dt);
+        }
+        let half = graph.cast(dt, DType::F16)?;
+        Ok(graph.cast(half, DType::F32)?)
     }
 
     fn normed(&self, graph: &mut Graph, projections: [Tensor; 3]) -> Result<[Tensor; 3], ModelError> {
