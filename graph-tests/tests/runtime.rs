@@ -327,3 +327,10 @@ fn a_graph_handed_over_twice_is_unchanged_and_a_new_one_is_what_runs() {
     third.run().unwrap();
     assert_eq!(third.get::<f32>(y).unwrap(), [-7.0; 2]);
 }
+
+#[test]
+fn a_rollback_past_counting_is_an_error() {
+    let spec = SlotsSpec { slots: 1, rollback: usize::MAX, sequences: 1, tokens: 1 };
+    let error = Graph::new().slots(spec).unwrap_err().to_string();
+    assert!(error.contains("a slot has rollback + 1 rows"), "{error}");
+}
