@@ -107,6 +107,9 @@ enum Compiled {
 }
 
 /// Sees each node of a run begin and end, by its index in [`Plan::graph`].
+///
+/// It is called in the middle of a run, which holds the store and the threads: it must neither run a session
+/// nor ask the store, or it waits for itself.
 pub trait NodeObserver: Sync {
     /// Before the node.
     fn begin(&self, node: usize);
@@ -289,6 +292,10 @@ impl Session {
         let mut bytes = vec![0; spot.layout.span_bytes()];
         let (buffer, start) = &self.places[spot.value];
         buffer.read(start + spot.offset_bytes, &mut bytes)?;
+        if spot.layout.is_contiguous() {
+            let packed = HostTensor::from_bytes(spot.layout.to_contiguous(), bytes);
+            return Ok(packed.expect("as long as the layout spans"));
+        }
         let strided = HostTensor::from_bytes(spot.layout, bytes).expect("as long as the layout spans");
         let mut packed = HostTensor::zeros(spot.layout.to_contiguous());
         packed.view_mut().expect("a packed tensor can be written").copy_from(&strided.view());

@@ -327,3 +327,35 @@ fn a_graph_handed_over_twice_is_unchanged_and_a_new_one_is_what_runs() {
     third.run().unwrap();
     assert_eq!(third.get::<f32>(y).unwrap(), [-7.0; 2]);
 }
+
+#[test]
+fn a_rollback_past_counting_is_an_error() {
+    let spec = SlotsSpec { slots: 1, rollback: usize::MAX, sequences: 1, tokens: 1 };
+    let error = Graph::new().slots(spec).unwrap_err().to_string();
+    assert!(error.contains("a slot has rollback + 1 rows"), "{error}");
+}
+
+#[test]
+fn a_weight_with_an_impossible_layout_is_an_error() {
+    let layout = Layout { dtype: F32, ne: [usize::MAX, 2, 1, 1], nb: [4, 4, 4, 4] };
+    let error = Graph::new().weight("w", layout).unwrap_err().to_string();
+    assert!(error.contains("more bytes than can be addressed"), "{error}");
+}
+
+#[test]
+fn more_results_than_handles_can_name_are_an_error() {
+    let mut graph = Graph::new();
+    let mut input = |name, dtype, ne: &[usize]| graph.input(name, dtype, ne).unwrap();
+    let tokens = 65_535;
+    let operands = [
+        input("s", F32, &[1, 1, 1, 1]),
+        input("x", F32, &[1, 1, tokens, 1]),
+        input("dt", F32, &[1, tokens, 1]),
+        input("a", F32, &[1, 1]),
+        input("b", F32, &[1, 1, tokens, 1]),
+        input("c", F32, &[1, 1, tokens, 1]),
+        input("ids", DType::I32, &[1]),
+    ];
+    let error = graph.ssm_scan(operands, tokens).unwrap_err().to_string();
+    assert!(error.contains("65536 results, at most 65535 can be named"), "{error}");
+}

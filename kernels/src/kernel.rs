@@ -3,6 +3,7 @@
 use crate::memory::{Memory, OutOfMemory};
 use crate::shared::call::{Call, In, Out, Shared};
 use crate::shared::pool::{KernelPanic, Pool, Worker};
+use once_cell::sync::OnceCell;
 use ssmgraph_ops::{Layout, Op, OpError, Storage};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -185,37 +186,29 @@ impl Program {
         } else {
             own.chunks_mut(self.own_floats).map(Mutex::new).collect()
         };
-        let failure: Mutex<Option<OpError>> = Mutex::new(None);
+        let failure = Failure::default();
         Pool::global().run(workers, &|worker| {
             let mut own = slices[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             self.walk(&worker, &mut own, observer.filter(|_| worker.index == 0), &failure);
         })?;
-        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error.into()),
+        match failure.first.into_inner() {
+            Some((_, error)) => Err(error.into()),
             None => Ok(()),
         }
     }
 
     /// One worker's way through the list.
-    fn walk(
-        &self,
-        worker: &Worker<'_>,
-        own: &mut [f32],
-        observer: Option<&dyn Observer>,
-        failure: &Mutex<Option<OpError>>,
-    ) {
-        let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+    fn walk(&self, worker: &Worker<'_>, own: &mut [f32], observer: Option<&dyn Observer>, failure: &Failure) {
         let mut previous_alone = true;
         for (index, Bound { op, call, alone }) in self.calls.iter().enumerate() {
             if index > 0 && !(*alone && previous_alone) {
                 worker.barrier();
             }
             previous_alone = *alone;
-            // After a barrier all workers see the same answer: an error is noted before the next one.
-            if failed() && !*alone {
+            if failure.is_before(index) && !*alone {
                 return;
             }
-            if *alone && (worker.index != 0 || failed()) {
+            if *alone && (worker.index != 0 || failure.is_before(index)) {
                 continue;
             }
             if let Some(observer) = observer {
@@ -224,12 +217,32 @@ impl Program {
             let party = if *alone { Worker::ALONE } else { *worker };
             let kernel = crate::cpu(op).expect("checked when the program was made");
             if let Err(error) = kernel.run(call, &party, own) {
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failure.note(index, error);
             }
             if let Some(observer) = observer {
                 observer.end(index);
             }
         }
+    }
+}
+
+/// The first error of a run and the step it came from.
+#[derive(Default)]
+struct Failure {
+    first: OnceCell<(usize, OpError)>,
+}
+
+impl Failure {
+    fn note(&self, step: usize, error: OpError) {
+        // Only one step can fail, since none runs after it; which of its workers is heard does not matter.
+        let _ = self.first.set((step, error));
+    }
+
+    /// Whether a step before this one failed. The same on all workers that have met before this step: an
+    /// error of the step itself, which a faster worker may have noted already, does not count. If it did, the
+    /// slower one would leave while the faster one waits for it at the next barrier.
+    fn is_before(&self, step: usize) -> bool {
+        self.first.get().is_some_and(|&(failed, _)| failed < step)
     }
 }
 
@@ -272,6 +285,9 @@ fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
 fn check_step(step: &Step) -> Result<(), String> {
     for (kind, places) in [("operand", &step.inputs), ("result", &step.results)] {
         for (index, place) in places.iter().enumerate() {
+            // The fields of a layout are public: one that was not made by its constructors proves nothing.
+            let Layout { dtype, ne, nb } = place.layout;
+            Layout::strided(dtype, ne, nb).map_err(|error| format!("{kind} {index}: {error}"))?;
             let end = place.offset_bytes.checked_add(place.layout.span_bytes());
             if end.is_none_or(|end| end > place.memory.len()) {
                 return Err(format!(
@@ -284,7 +300,11 @@ fn check_step(step: &Step) -> Result<(), String> {
             }
         }
     }
+    check_shapes(step)?;
     let storage = step.op.storage();
+    if storage == Storage::Update && !same(&step.results[0], &step.inputs[0]) {
+        return Err("result 0 must lie where operand 0 lies, which it updates".into());
+    }
     for (index, result) in step.results.iter().enumerate() {
         if !result.memory.is_writable() {
             return Err(format!("result {index} lies in read-only memory"));
@@ -304,6 +324,20 @@ fn check_step(step: &Step) -> Result<(), String> {
             if overlap(result, input) && !taken_over {
                 return Err(format!("result {index} overlaps operand {operand}"));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Kernels rely on the op's shape rule; results may have other strides than it says, not other shapes.
+fn check_shapes(step: &Step) -> Result<(), String> {
+    let expected = step.op.infer(&layouts(&step.inputs)).map_err(|error| error.what)?;
+    if step.results.len() != expected.len() {
+        return Err(format!("{} results, expected {}", step.results.len(), expected.len()));
+    }
+    for (index, (result, expected)) in step.results.iter().zip(&expected).enumerate() {
+        if (result.layout.dtype, result.layout.ne) != (expected.dtype, expected.ne) {
+            return Err(format!("result {index} is {}, expected {expected}", result.layout));
         }
     }
     Ok(())

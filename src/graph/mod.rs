@@ -15,7 +15,7 @@ pub use state::{Slots, SlotsSpec, State};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use smallvec::SmallVec;
-use ssmgraph_ops::{DType, Layout, Layouts, Op};
+use ssmgraph_ops::{DType, Layout, Layouts, Op, OpError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -126,8 +126,11 @@ impl Graph {
 
     /// A tensor bound by name when a session is made, such as a tensor of a model file.
     ///
-    /// Errors: a name that is taken.
+    /// Errors: a name that is taken, a layout that [`Layout::strided`] refuses.
     pub fn weight(&mut self, name: &str, layout: Layout) -> Result<Tensor, GraphError> {
+        // The fields of a layout are public; everything after this relies on what its constructors check.
+        let Layout { dtype, ne, nb } = layout;
+        let layout = Layout::strided(dtype, ne, nb).map_err(|error| GraphError::leaf(name, error))?;
         self.leaf(name, layout, Flags::WEIGHT)
     }
 
@@ -146,7 +149,10 @@ impl Graph {
             layouts.push(self.checked(operand, op.name(), name)?);
         }
         let results = op.infer(&layouts)?;
-        let count = results.len();
+        let count = u16::try_from(results.len()).map_err(|_| {
+            let most = u16::MAX;
+            OpError::new(op.name(), format!("{} results, at most {most} can be named", results.len()))
+        })?;
         let node = self.append(Node {
             action: Action::Op(op),
             operands: operands.iter().copied().collect(),
@@ -154,7 +160,7 @@ impl Graph {
             flags: Flags::empty(),
             name: None,
         });
-        Ok((0..count).map(|result| Tensor { graph: self.id, node, result: result as u16 }).collect())
+        Ok((0..count).map(|result| Tensor { graph: self.id, node, result }).collect())
     }
 
     /// Appends an op with one result.

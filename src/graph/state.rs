@@ -59,12 +59,18 @@ pub struct State {
 impl Graph {
     /// Declares the slot space. One per graph.
     ///
-    /// Errors: a second call, no slots, more sequences than slots.
+    /// Errors: a second call, a rollback past counting, more sequences than slots.
     pub fn slots(&mut self, spec: SlotsSpec) -> Result<Slots, GraphError> {
         if self.slots.is_some() {
             return Err(GraphError::State(
                 "slots were declared twice; all states share one slot space".into(),
             ));
+        }
+        if spec.rollback == usize::MAX {
+            return Err(GraphError::State(format!(
+                "rollback = {}, expected less: a slot has rollback + 1 rows",
+                spec.rollback
+            )));
         }
         if spec.sequences > spec.slots {
             return Err(GraphError::State(format!(

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 pub fn f16_to_f32(source: &[f16], target: &mut [f32]) {
     assert_eq!(source.len(), target.len());
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("f16c") {
+    if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
         // SAFETY: the processor has the instructions.
         return unsafe { x86::widen(source, target) };
     }
