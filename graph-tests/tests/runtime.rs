@@ -242,6 +242,47 @@ fn an_old_value_that_is_read_later_survives_an_update() {
     }
 }
 
+/// The pool before the run, its value between two updates and its new value, each readable as it was then,
+/// also after another session has moved the state on.
+#[test]
+fn kept_values_of_a_state_do_not_follow_its_pool() {
+    for devices in all_devices() {
+        let store = Store::new(&devices, Vec::new());
+        let mut graph = Graph::new();
+        let spec = SlotsSpec { slots: 1, rollback: 1, sequences: 1, tokens: 2 };
+        let slots = graph.slots(spec).unwrap();
+        let state = graph.state("s", F32, &[1], &slots).unwrap();
+        let x = graph.input("x", F32, &[1, 1, 1, 2]).unwrap();
+        graph.output(state.pool).unwrap();
+        let mut values = vec![state.pool];
+        for back in [0, 1] {
+            let row = graph.slice(x, 3, back, 1).unwrap();
+            graph.write_state(&state, &slots, back, row).unwrap();
+            let now = graph.states()[0].1;
+            graph.keep(now).unwrap();
+            values.push(now);
+        }
+        let run = |values: [f32; 2]| {
+            let mut session = Session::with_store(&graph, &store).unwrap();
+            session.set(x, &values).unwrap();
+            session.set_slots(&[0]).unwrap();
+            session.run().unwrap();
+            session
+        };
+        let expect = |session: &Session, wanted: [[f32; 2]; 3]| {
+            for (&value, wanted) in values.iter().zip(wanted) {
+                assert_eq!(session.get::<f32>(value).unwrap(), wanted);
+            }
+        };
+        // Position 2 lies in row 1 of the ring, position 1 in row 0.
+        let first = run([2.0, 1.0]);
+        expect(&first, [[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]]);
+        let second = run([4.0, 3.0]);
+        expect(&second, [[1.0, 2.0], [1.0, 4.0], [3.0, 4.0]]);
+        expect(&first, [[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]]);
+    }
+}
+
 #[test]
 fn an_input_is_never_updated_in_place() {
     let mut graph = Graph::new();
