@@ -392,6 +392,38 @@ fn kept_values_of_a_state_do_not_follow_its_pool() {
     }
 }
 
+/// The new value is written back after everything else, so nobody may take its memory over before.
+#[test]
+fn a_state_keeps_its_new_value_when_that_is_updated_further() {
+    for devices in all_devices() {
+        let mut graph = Graph::new();
+        let slots = graph.slots(SlotsSpec { slots: 2, rollback: 0, sequences: 1, tokens: 1 }).unwrap();
+        let state = graph.state("s", F32, &[1], &slots).unwrap();
+        let x = graph.input("x", F32, &[1]).unwrap();
+        graph.write_state(&state, &slots, 0, x).unwrap();
+        let now = graph.states()[0].1;
+        // Reads the old pool late, so that the update above happens in a copy.
+        let old = graph.scale(state.pool, 1.0, 5.0).unwrap();
+        let ids = graph.input("ids", DType::I32, &[1]).unwrap();
+        let now = graph.reshape(now, &[1, 2]).unwrap();
+        let further = graph.set_rows(now, x, ids).unwrap();
+        graph.output(old).unwrap();
+        graph.output(further).unwrap();
+        let store = Store::new(&devices, Vec::new());
+        let mut session = Session::with_store(&graph, &store).unwrap();
+        session.set(x, &[7.0f32]).unwrap();
+        session.set(ids, &[0i32]).unwrap();
+        session.set_slots(&[1]).unwrap();
+        session.run().unwrap();
+        assert_eq!(session.get::<f32>(old).unwrap(), [5.0, 5.0]);
+        assert_eq!(session.get::<f32>(further).unwrap(), [7.0, 7.0]);
+        assert_eq!(store.save(1).unwrap().rows[0].1.to_f64(), [7.0]);
+        // Row 0 belongs to the other slot.
+        session.run().unwrap();
+        assert_eq!(session.get::<f32>(old).unwrap(), [5.0, 12.0]);
+    }
+}
+
 #[test]
 fn an_input_is_never_updated_in_place() {
     let mut graph = Graph::new();

@@ -30,7 +30,7 @@ struct Scheduler<'a> {
     graph: &'a Graph,
     /// For each node the part of each result.
     parts: Vec<Vec<Part>>,
-    /// The last node that reads an origin.
+    /// The last node that reads an origin; `usize::MAX` for what is written back after all nodes.
     last_read: HashMap<Origin, usize>,
     /// Origins that must be readable after the run.
     kept: HashSet<Origin>,
@@ -91,6 +91,10 @@ impl<'a> Scheduler<'a> {
         }
         for &(pool, last) in graph.states() {
             scheduler.follow_state(pool, last);
+            if pool != last {
+                // The write-back reads the new value when all nodes have run.
+                scheduler.last_read.insert(scheduler.part(last).origin, usize::MAX);
+            }
         }
         scheduler
     }
