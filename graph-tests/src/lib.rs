@@ -1,3 +1,4 @@
 //! What the tests of ssmgraph share.
 
 pub mod arrays;
+pub mod random_graph;
