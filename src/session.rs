@@ -244,7 +244,7 @@ impl Session {
             if self.slots.len() != spec.sequences {
                 return Err(SessionError::SlotCount { expected: spec.sequences, got: self.slots.len() });
             }
-            let read = contents.rows_to_read(&self.slots)?;
+            let read = contents.rows_to_read(&self.slots, spec.tokens)?;
             for (node, back) in self.slot_row_nodes() {
                 let rows = match back {
                     None => read.clone(),

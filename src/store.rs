@@ -241,22 +241,21 @@ impl Store {
         layout: &Layout,
     ) -> Result<Arc<dyn Buffer>, StoreError> {
         let mut contents = self.lock();
-        let pool = contents.pools.entry(name.to_owned()).or_insert_with(|| Pool {
-            layout: *layout,
-            current: device,
-            buffers: HashMap::new(),
-        });
-        if pool.layout != *layout {
+        let pool = contents.pools.get(name);
+        if let Some(pool) = pool.filter(|pool| pool.layout != *layout) {
             return Err(StoreError::StateLayout {
                 name: name.to_owned(),
                 found: Box::new(pool.layout),
                 expected: Box::new(*layout),
             });
         }
-        if let Some(buffer) = pool.buffers.get(&device) {
+        if let Some(buffer) = pool.and_then(|pool| pool.buffers.get(&device)) {
             return Ok(buffer.clone());
         }
+        // Memory first: a pool whose memory was refused must not exist.
         let buffer = self.devices.backends()[device].allocate(layout.span_bytes())?;
+        let new = || Pool { layout: *layout, current: device, buffers: HashMap::new() };
+        let pool = contents.pools.entry(name.to_owned()).or_insert_with(new);
         pool.buffers.insert(device, buffer.clone());
         Ok(buffer)
     }
@@ -265,7 +264,11 @@ impl Store {
     pub(crate) fn declare_slots(&self, spec: &SlotsSpec) -> Result<(), StoreError> {
         let mut contents = self.lock();
         if contents.slots.is_empty() {
-            contents.slots = vec![Slot::default(); spec.slots];
+            contents
+                .slots
+                .try_reserve_exact(spec.slots)
+                .map_err(|_| StoreError::Slots(format!("there is no memory for {} slots", spec.slots)))?;
+            contents.slots.resize(spec.slots, Slot::default());
             contents.depth = spec.depth();
         }
         if contents.slots.len() != spec.slots || contents.depth != spec.depth() {
@@ -337,10 +340,14 @@ impl Contents {
 
     /// The row each slot's sequence starts from; −1 for zeros.
     ///
-    /// Errors: slots that do not exist, were lost, or are named twice.
-    pub(crate) fn rows_to_read(&mut self, slots: &[usize]) -> Result<Vec<i32>, StoreError> {
+    /// Errors: slots that do not exist, were lost, are named twice, or cannot count `tokens` more tokens.
+    pub(crate) fn rows_to_read(&mut self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
         for (index, &slot) in slots.iter().enumerate() {
-            self.usable(slot)?;
+            let position = self.usable(slot)?.position;
+            if position.checked_add(tokens).is_none() {
+                let what = format!("slot {slot} has seen {position} tokens and cannot count {tokens} more");
+                return Err(StoreError::Slots(what));
+            }
             if slots[..index].contains(&slot) {
                 return Err(StoreError::Slots(format!("slot {slot} is named twice in one run")));
             }
@@ -348,7 +355,8 @@ impl Contents {
         slots.iter().map(|&slot| row_id(self.row(slot, self.slots[slot].position))).collect()
     }
 
-    /// The row for each slot's state `back` tokens before the last of `tokens` new ones.
+    /// The row for each slot's state `back` tokens before the last of `tokens` new ones, which
+    /// [`Contents::rows_to_read`] has found to be countable.
     ///
     /// Errors: more rows than an I32 id can name.
     pub(crate) fn rows_to_write(

@@ -1,4 +1,5 @@
 //! What the tests of ssmgraph share.
 
 pub mod arrays;
+pub mod random_graph;
 pub mod random_model;

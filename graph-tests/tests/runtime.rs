@@ -2,6 +2,7 @@
 
 use ssmgraph::backend::Devices;
 use ssmgraph::graph::{SlotsSpec, State};
+use ssmgraph::ops::case::{Arrangement, Values};
 use ssmgraph::ops::{DType, Layout};
 use ssmgraph::{Graph, Session, SessionError, Store, Tensor};
 use std::sync::Arc;
@@ -73,6 +74,114 @@ fn misuse_is_one_clear_error() {
     texts.push(session.set(other, &[1.0f32; 4]).unwrap_err().to_string());
     texts.push(session.set_slots(&[0]).unwrap_err().to_string());
     insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn slices_of_blocks_start_where_they_say() {
+    let mut graph = Graph::new();
+    let x = graph.input("x", DType::Q8_0, &[96, 2]).unwrap();
+    let second = graph.slice(x, 0, 64, 32).unwrap();
+    let second = graph.cast(second, F32).unwrap();
+    graph.output(second).unwrap();
+    let values = Values::new(3).arranged(Arrangement::Contiguous, DType::Q8_0, &[96, 2], -1.0, 1.0);
+    let mut session = Session::new(&graph, &Devices::cpu(Some(1))).unwrap();
+    session.set_tensor(x, &values).unwrap();
+    session.run().unwrap();
+    let expected: Vec<f32> = (0..64).map(|i| values.get([64 + i % 32, i / 32, 0, 0]) as f32).collect();
+    assert_eq!(session.get::<f32>(second).unwrap(), expected);
+    let error = graph.slice(x, 0, 16, 32).unwrap_err().to_string();
+    assert_eq!(error, "view: first = 16, expected a multiple of 32 (the blocks of q8_0)");
+}
+
+#[test]
+fn an_empty_tensor_with_huge_strides_can_be_sliced() {
+    let mut graph = Graph::new();
+    let layout = Layout::strided(F32, [0, 5, 1, 1], [4, usize::MAX - 3, 4, 4]).unwrap();
+    let x = graph.weight("x", layout).unwrap();
+    let part = graph.slice(x, 1, 2, 3).unwrap();
+    assert_eq!(graph.ne(part).unwrap(), [0, 3, 1, 1]);
+}
+
+/// A clone has the nodes that its original had; later ones belong to one of the two alone.
+#[test]
+fn handles_of_a_graph_that_went_on_are_refused() {
+    let mut graph = Graph::new();
+    let x = graph.input("x", F32, &[2]).unwrap();
+    let y = graph.neg(x).unwrap();
+    graph.output(y).unwrap();
+    let mut session = Session::new(&graph, &Devices::cpu(Some(1))).unwrap();
+    session.set(x, &[1.0f32, 2.0]).unwrap();
+    session.run().unwrap();
+    let mut before = graph.clone();
+    let later = graph.input("later", F32, &[2]).unwrap();
+    assert_eq!(session.get::<f32>(later), Err(SessionError::Foreign));
+    assert_eq!(session.set(later, &[1.0f32; 2]), Err(SessionError::Foreign));
+    assert!(before.add(x, later).is_err() && before.output(later).is_err());
+    assert_eq!(before.ne(y).unwrap(), [2, 1, 1, 1]);
+    let slots = graph.slots(SlotsSpec { slots: 1, rollback: 0, sequences: 1, tokens: 1 }).unwrap();
+    let state = graph.state("s", F32, &[2], &slots).unwrap();
+    // The clone has other nodes where the state and the slots would be.
+    for _ in 0..9 {
+        before.neg(x).unwrap();
+    }
+    assert!(before.write_state(&state, &slots, 0, x).is_err());
+}
+
+#[test]
+fn slot_spaces_without_meaning_are_refused() {
+    let refused = |slots: usize, rollback: usize, sequences: usize, tokens: usize| {
+        let mut graph = Graph::new();
+        let error = graph.slots(SlotsSpec { slots, rollback, sequences, tokens }).unwrap_err();
+        // Nothing is left behind: names and the slot space are free.
+        assert!(graph.is_empty() && graph.find("slots.read").is_none());
+        graph.slots(SlotsSpec { slots: 1, rollback: 0, sequences: 1, tokens: 1 }).unwrap();
+        error.to_string()
+    };
+    let huge = usize::MAX;
+    let texts = [
+        refused(1, huge, 1, 1),
+        refused(1 << 31, 0, 1, 1),
+        refused(huge, 1, huge, 1),
+        refused(1, 1 << 20, 1, 1 << 20),
+        refused(1, 0, 2, 1),
+    ];
+    insta::assert_snapshot!(texts.join("\n"));
+}
+
+/// A backend that refuses memory beyond a limit, which happens to any backend some day.
+#[test]
+fn a_state_without_memory_leaves_its_store_usable() {
+    let store = Store::new(&Devices::cpu(Some(1)), Vec::new());
+    let spec = SlotsSpec { slots: 4, rollback: 0, sequences: 2, tokens: 1 };
+    let mut graph = Graph::new();
+    let slots = graph.slots(spec).unwrap();
+    let state = graph.state("huge", F32, &[1 << 55], &slots).unwrap();
+    graph.output(state.pool).unwrap();
+    let error = Session::with_store(&graph, &store).err().unwrap().to_string();
+    assert!(error.contains("out of memory"), "{error}");
+    let two = counter(2, 1, 0);
+    assert_eq!(two.run(&store, &[0, 1], &[1.0, 2.0, 3.0, 4.0]), [1.0, 2.0, 3.0, 4.0]);
+    let saved = store.save(1).unwrap();
+    assert_eq!(saved.rows.len(), 1);
+    store.restore(0, &saved).unwrap();
+    assert_eq!(two.run(&store, &[0, 1], &[0.0; 4]), [3.0, 4.0, 3.0, 4.0]);
+}
+
+#[test]
+fn a_position_that_cannot_be_counted_on_is_an_error() {
+    let store = Store::new(&Devices::cpu(Some(1)), Vec::new());
+    let two = counter(2, 1, 0);
+    two.run(&store, &[0, 1], &[1.0; 4]);
+    let mut saved = store.save(0).unwrap();
+    saved.position = usize::MAX;
+    store.restore(0, &saved).unwrap();
+    let mut session = Session::with_store(&two.graph, &store).unwrap();
+    session.set(two.input, &[0.0f32; 4]).unwrap();
+    session.set_slots(&[0, 1]).unwrap();
+    let error = session.run().unwrap_err().to_string();
+    assert_eq!(error, "slots: slot 0 has seen 18446744073709551615 tokens and cannot count 1 more");
+    store.reset(0).unwrap();
+    session.run().unwrap();
 }
 
 /// One state of two elements per slot: each token adds its value; the output is the state.
@@ -239,6 +348,79 @@ fn an_old_value_that_is_read_later_survives_an_update() {
         session.run().unwrap();
         assert_eq!(session.get::<f32>(updated).unwrap(), [1.0, 2.0, 10.0, 10.0, 5.0, 6.0]);
         assert_eq!(session.get::<f32>(later).unwrap(), [0.0, 0.0, 7.0, 6.0, 0.0, 0.0]);
+    }
+}
+
+/// The pool before the run, its value between two updates and its new value, each readable as it was then,
+/// also after another session has moved the state on.
+#[test]
+fn kept_values_of_a_state_do_not_follow_its_pool() {
+    for devices in all_devices() {
+        let store = Store::new(&devices, Vec::new());
+        let mut graph = Graph::new();
+        let spec = SlotsSpec { slots: 1, rollback: 1, sequences: 1, tokens: 2 };
+        let slots = graph.slots(spec).unwrap();
+        let state = graph.state("s", F32, &[1], &slots).unwrap();
+        let x = graph.input("x", F32, &[1, 1, 1, 2]).unwrap();
+        graph.output(state.pool).unwrap();
+        let mut values = vec![state.pool];
+        for back in [0, 1] {
+            let row = graph.slice(x, 3, back, 1).unwrap();
+            graph.write_state(&state, &slots, back, row).unwrap();
+            let now = graph.states()[0].1;
+            graph.keep(now).unwrap();
+            values.push(now);
+        }
+        let run = |values: [f32; 2]| {
+            let mut session = Session::with_store(&graph, &store).unwrap();
+            session.set(x, &values).unwrap();
+            session.set_slots(&[0]).unwrap();
+            session.run().unwrap();
+            session
+        };
+        let expect = |session: &Session, wanted: [[f32; 2]; 3]| {
+            for (&value, wanted) in values.iter().zip(wanted) {
+                assert_eq!(session.get::<f32>(value).unwrap(), wanted);
+            }
+        };
+        // Position 2 lies in row 1 of the ring, position 1 in row 0.
+        let first = run([2.0, 1.0]);
+        expect(&first, [[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]]);
+        let second = run([4.0, 3.0]);
+        expect(&second, [[1.0, 2.0], [1.0, 4.0], [3.0, 4.0]]);
+        expect(&first, [[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]]);
+    }
+}
+
+/// The new value is written back after everything else, so nobody may take its memory over before.
+#[test]
+fn a_state_keeps_its_new_value_when_that_is_updated_further() {
+    for devices in all_devices() {
+        let mut graph = Graph::new();
+        let slots = graph.slots(SlotsSpec { slots: 2, rollback: 0, sequences: 1, tokens: 1 }).unwrap();
+        let state = graph.state("s", F32, &[1], &slots).unwrap();
+        let x = graph.input("x", F32, &[1]).unwrap();
+        graph.write_state(&state, &slots, 0, x).unwrap();
+        let now = graph.states()[0].1;
+        // Reads the old pool late, so that the update above happens in a copy.
+        let old = graph.scale(state.pool, 1.0, 5.0).unwrap();
+        let ids = graph.input("ids", DType::I32, &[1]).unwrap();
+        let now = graph.reshape(now, &[1, 2]).unwrap();
+        let further = graph.set_rows(now, x, ids).unwrap();
+        graph.output(old).unwrap();
+        graph.output(further).unwrap();
+        let store = Store::new(&devices, Vec::new());
+        let mut session = Session::with_store(&graph, &store).unwrap();
+        session.set(x, &[7.0f32]).unwrap();
+        session.set(ids, &[0i32]).unwrap();
+        session.set_slots(&[1]).unwrap();
+        session.run().unwrap();
+        assert_eq!(session.get::<f32>(old).unwrap(), [5.0, 5.0]);
+        assert_eq!(session.get::<f32>(further).unwrap(), [7.0, 7.0]);
+        assert_eq!(store.save(1).unwrap().rows[0].1.to_f64(), [7.0]);
+        // Row 0 belongs to the other slot.
+        session.run().unwrap();
+        assert_eq!(session.get::<f32>(old).unwrap(), [5.0, 12.0]);
     }
 }
 

@@ -18,7 +18,7 @@
 //! | ids | B | i32 | the row of s that each sequence starts from; −1 starts from zero |
 //!
 //! Results: y {P, H, T, B}; `state` {N, P, H, B} after the last token (a copy of the start when T = 0);
-//! with K > 1 also `state_k`, the state k tokens before the last, for k < min(K, T).
+//! with K > 1 also `state_k`, the state k tokens before the last, for k < min(K, T). K is at most 65535.
 //! There is no D term and no z gate. x, B and C may be views of one tensor.
 //! Source: Gu & Dao 2023 (arXiv 2312.00752) algorithm 2; Dao & Gu 2024 (arXiv 2405.21060) section 6; group
 //! mapping and layout as ggml's SSM_SCAN.
@@ -27,6 +27,9 @@ use crate::case::{Arrangement, Values, fill};
 use crate::shape::{expect_dtype, expect_ne, expect_shape, packed};
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage};
 use crate::{Tolerance, View, ViewMut, Views, math};
+
+/// Most states that one scan gives: with y, as many results as an index of 16 bits can tell apart.
+pub const SNAPSHOTS_MAX: usize = u16::MAX as usize;
 
 /// The selective scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +74,10 @@ impl Define for SsmScan {
         let [s, x, dt, a, b, c, ids] = inputs else { unreachable!("the arity was checked") };
         if self.snapshots == 0 {
             return Err(OpError::new(op, "snapshots = 0, expected at least 1 (the final state)"));
+        }
+        if self.snapshots > SNAPSHOTS_MAX {
+            let what = format!("snapshots = {}, expected at most {SNAPSHOTS_MAX}", self.snapshots);
+            return Err(OpError::new(op, what));
         }
         for (operand, layout) in OPERANDS[..6].iter().zip(inputs) {
             expect_dtype(op, operand.name, layout, &[DType::F32])?;

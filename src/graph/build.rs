@@ -9,8 +9,8 @@ use ssmgraph_ops::glu::{Glu, GluFunction};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, Mean, MulMat, Permute, Repeat, Reshape, RmsNorm,
-    Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows, Transpose, Window, full_shape,
+    Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, Mean, MulMat, OpError, Permute, Repeat, Reshape,
+    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows, Transpose, Window, full_shape,
 };
 
 /// Results of the selective scan.
@@ -198,7 +198,7 @@ impl Graph {
         self.op1(Window { ne, nb, offset_bytes }, &[x])
     }
 
-    /// `count` elements of axis `axis`, from `first` on; a view. For block types axis 0 cannot be cut.
+    /// `count` elements of axis `axis`, from `first` on; a view. Axis 0 of a block type is cut between blocks.
     pub fn slice(
         &mut self,
         x: Tensor,
@@ -207,14 +207,25 @@ impl Graph {
         count: usize,
     ) -> Result<Tensor, GraphError> {
         let layout = self.checked(x, "view", "x")?;
+        let refused = |what: String| Err(OpError::new("view", what).into());
         let mut ne = layout.ne;
         if axis > 3 || first.checked_add(count).is_none_or(|end| end > ne[axis]) {
             let got = ne.get(axis).copied().unwrap_or(0);
-            let what = format!("x has ne[{axis}] = {got}, expected at least {first} + {count} (the slice)");
-            return Err(ssmgraph_ops::OpError::new("view", what).into());
+            return refused(format!(
+                "x has ne[{axis}] = {got}, expected at least {first} + {count} (the slice)"
+            ));
+        }
+        let block = if axis == 0 { layout.dtype.block_len() } else { 1 };
+        if !first.is_multiple_of(block) {
+            let dtype = layout.dtype;
+            return refused(format!(
+                "first = {first}, expected a multiple of {block} (the blocks of {dtype})"
+            ));
         }
         ne[axis] = count;
-        self.view(x, ne, layout.nb, if count == 0 { 0 } else { first * layout.nb[axis] })
+        // Without elements there are no strides to follow, and theirs may be of any size.
+        let offset_bytes = if ne.contains(&0) { 0 } else { first / block * layout.nb[axis] };
+        self.view(x, ne, layout.nb, offset_bytes)
     }
 
     /// Axis i of x becomes axis `axes[i]`; a view.

@@ -293,10 +293,10 @@ impl Graph {
         op: &'static str,
         operand: &str,
     ) -> Result<Layout, GraphError> {
-        if tensor.graph != self.id {
-            return Err(GraphError::Foreign { op, operand: operand.to_owned() });
-        }
-        Ok(self.node(tensor.node()).results[tensor.result()])
+        // A clone that went its own way shares the id, but not the nodes that were added since.
+        let node = (tensor.graph == self.id).then(|| self.dag.node_weight(NodeIndex::new(tensor.node())));
+        let layout = node.flatten().and_then(|node| node.results.get(tensor.result()));
+        layout.copied().ok_or_else(|| GraphError::Foreign { op, operand: operand.to_owned() })
     }
 
     fn leaf(&mut self, name: &str, layout: Layout, flags: Flags) -> Result<Tensor, GraphError> {

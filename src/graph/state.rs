@@ -10,6 +10,7 @@
 
 use super::{Action, Flags, Graph, GraphError, Node, Tensor};
 use smallvec::SmallVec;
+use ssmgraph_ops::ssm_scan::SNAPSHOTS_MAX as STORED_MAX;
 use ssmgraph_ops::{DType, Layout};
 
 /// The slot space that all states of a graph share.
@@ -28,7 +29,7 @@ pub struct SlotsSpec {
 impl SlotsSpec {
     /// Rows of a slot's ring.
     pub fn depth(&self) -> usize {
-        self.rollback + 1
+        self.rollback.saturating_add(1)
     }
 
     /// How many states of one run are stored: one for each token a slot can go back to.
@@ -51,7 +52,6 @@ pub struct Slots {
 /// One state of a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    index: usize,
     /// The whole pool as it was before the run: {shape of a row (three axes), slots × ring}.
     pub pool: Tensor,
 }
@@ -59,7 +59,8 @@ pub struct State {
 impl Graph {
     /// Declares the slot space. One per graph.
     ///
-    /// Errors: a second call, a rollback past counting, more sequences than slots.
+    /// Errors: a second call, more sequences than slots, more rows than an I32 id can name, more stored states
+    /// than a node can have results, names `slots.…` that are taken.
     pub fn slots(&mut self, spec: SlotsSpec) -> Result<Slots, GraphError> {
         if self.slots.is_some() {
             return Err(GraphError::State(
@@ -78,18 +79,32 @@ impl Graph {
                 spec.sequences, spec.slots
             )));
         }
-        self.slots = Some(spec.clone());
+        if spec.slots.checked_mul(spec.depth()).is_none_or(|rows| i32::try_from(rows).is_err()) {
+            return Err(GraphError::State(format!(
+                "{} slots with rollback {} need more rows than an i32 id can name",
+                spec.slots, spec.rollback
+            )));
+        }
+        if spec.stored() > STORED_MAX {
+            return Err(GraphError::State(format!(
+                "rollback {} with {} tokens stores {} states in one run, at most {STORED_MAX} are possible",
+                spec.rollback,
+                spec.tokens,
+                spec.stored()
+            )));
+        }
         let read = self.slot_rows("slots.read", None, spec.sequences)?;
         let write = (0..spec.stored())
             .map(|back| self.slot_rows(&format!("slots.write.{back}"), Some(back), spec.sequences))
             .collect::<Result<_, _>>()?;
+        self.slots = Some(spec.clone());
         Ok(Slots { spec, read, write })
     }
 
     fn slot_rows(&mut self, name: &str, back: Option<usize>, sequences: usize) -> Result<Tensor, GraphError> {
-        self.take_name(name, self.len() as u32)?;
         let layout =
             Layout::contiguous(DType::I32, &[sequences]).map_err(|error| GraphError::leaf(name, error))?;
+        self.take_name(name, self.len() as u32)?;
         let node = self.append(Node {
             action: Action::SlotRows { back },
             operands: SmallVec::new(),
@@ -121,7 +136,7 @@ impl Graph {
         let layout = Layout::contiguous(dtype, &full).map_err(|error| GraphError::leaf(name, error))?;
         let pool = self.leaf(name, layout, Flags::STATE)?;
         self.states.push((pool, pool));
-        Ok(State { index: self.states.len() - 1, pool })
+        Ok(State { pool })
     }
 
     /// The states that the sequences start from: {shape of a row, sequences}.
@@ -149,12 +164,17 @@ impl Graph {
         let ids = *slots.write.get(back).ok_or_else(|| {
             GraphError::State(format!("back = {back}, but this graph stores {} states", slots.write.len()))
         })?;
-        let last = self.states[state.index].1;
+        let index = self
+            .states
+            .iter()
+            .position(|(pool, _)| *pool == state.pool)
+            .ok_or_else(|| GraphError::Foreign { op: "write_state", operand: "state".into() })?;
+        let last = self.states[index].1;
         let [a, b, c, count] = self.layout(last)?.ne;
         let table = self.reshape(last, &[a * b * c, count])?;
         let rows = self.reshape(rows, &[a * b * c, slots.spec.sequences])?;
         let updated = self.set_rows(table, rows, ids)?;
-        self.states[state.index].1 = self.reshape(updated, &[a, b, c, count])?;
+        self.states[index].1 = self.reshape(updated, &[a, b, c, count])?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Hyper-parameters: numbers of a file, with the keys they come from.
 
 use super::ModelError;
-use crate::formats::tokenizer::vocab_size;
+use crate::formats::tokenizer::vocab_size_and_key;
 use crate::formats::{Gguf, GgufError};
 use std::fmt;
 
@@ -96,8 +96,8 @@ impl Hyper {
         hyper.n_layer = hyper.size(gguf, "block_count")?.count;
         hyper.n_embd = hyper.size(gguf, "embedding_length")?;
         hyper.eps = hyper.eps(gguf)?;
-        hyper.n_vocab = match GgufError::optional(vocab_size(gguf))? {
-            Some(count) => Size::fixed(count, "the length of the vocabulary"),
+        hyper.n_vocab = match GgufError::optional(vocab_size_and_key(gguf))? {
+            Some((count, from)) => Size { count, from },
             // A model without a vocabulary runs on ids; its embedding says how many there are.
             None => Size::fixed(gguf.tensor("token_embd.weight")?.layout.ne[1], "rows of token_embd.weight"),
         };

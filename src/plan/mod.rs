@@ -123,6 +123,8 @@ pub enum CopyReason {
     OtherDevice,
     /// The old value is read later, so the update happens in a copy.
     OldValueNeeded,
+    /// A value that must stay readable lies in a state's pool, which changes.
+    KeptState,
     /// The new value of a state was made elsewhere.
     StateWriteBack,
 }

@@ -30,7 +30,7 @@ struct Scheduler<'a> {
     graph: &'a Graph,
     /// For each node the part of each result.
     parts: Vec<Vec<Part>>,
-    /// The last node that reads an origin.
+    /// The last node that reads an origin; `usize::MAX` for what is written back after all nodes.
     last_read: HashMap<Origin, usize>,
     /// Origins that must be readable after the run.
     kept: HashSet<Origin>,
@@ -91,6 +91,10 @@ impl<'a> Scheduler<'a> {
         }
         for &(pool, last) in graph.states() {
             scheduler.follow_state(pool, last);
+            if pool != last {
+                // The write-back reads the new value when all nodes have run.
+                scheduler.last_read.insert(scheduler.part(last).origin, usize::MAX);
+            }
         }
         scheduler
     }
@@ -248,15 +252,10 @@ impl<'a> Scheduler<'a> {
 
     /// Writes states back, notes what can be read after the run, and ends.
     fn finish(mut self) -> Schedule {
-        for &(pool, last) in self.graph.states() {
-            if pool == last {
-                continue;
-            }
-            let home = self.placed.get(&self.part(pool).origin).map(|places| places[0]);
-            let now = self.placed[&self.part(last).origin][0];
-            if let Some(home) = home.filter(|&home| home != now) {
-                self.copy(now, home, CopyReason::StateWriteBack);
-            }
+        let write_backs = self.write_backs();
+        self.save_from_pools();
+        for (now, home) in write_backs {
+            self.copy(now, home, CopyReason::StateWriteBack);
         }
         let end = self.steps.len();
         let mut readable = Vec::with_capacity(self.graph.len());
@@ -275,6 +274,31 @@ impl<'a> Scheduler<'a> {
             readable.push(spots);
         }
         Schedule { steps: self.steps, values: self.values, readable }
+    }
+
+    /// For each state whose new value was made elsewhere: where it is, and the pool it belongs to.
+    fn write_backs(&self) -> Vec<(ValueId, ValueId)> {
+        let changed = self.graph.states().iter().filter(|(pool, last)| pool != last);
+        let moves = changed.filter_map(|&(pool, last)| {
+            let home = self.placed.get(&self.part(pool).origin)?[0];
+            Some((self.placed[&self.part(last).origin][0], home))
+        });
+        moves.filter(|(now, home)| now != home).collect()
+    }
+
+    /// A pool changes when its new value is written back, and again with every later run of any session. What
+    /// must stay readable gets bytes of its own.
+    fn save_from_pools(&mut self) {
+        let mut kept: Vec<Origin> = self.kept.iter().copied().collect();
+        kept.sort_unstable();
+        for origin in kept {
+            let value = self.readable_value(origin);
+            if matches!(self.values[value].home, Home::State { .. }) {
+                let copy = self.new_value(self.values[value].device, self.values[value].bytes);
+                self.copy(value, copy, CopyReason::KeptState);
+                self.placed.entry(origin).or_default().insert(0, copy);
+            }
+        }
     }
 
     /// Where a kept origin is; a leaf that nothing reads gets its place here.

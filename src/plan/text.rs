@@ -92,6 +92,7 @@ fn reason_text(why: CopyReason) -> &'static str {
     match why {
         CopyReason::OtherDevice => "read on another device",
         CopyReason::OldValueNeeded => "the old value is read later",
+        CopyReason::KeptState => "kept, but the pool changes",
         CopyReason::StateWriteBack => "new value of the state",
     }
 }

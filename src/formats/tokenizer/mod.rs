@@ -293,9 +293,19 @@ impl Tokenizer {
 ///
 /// Errors: neither is there, or has the wrong type.
 pub fn vocab_size(gguf: &Gguf) -> Result<usize, GgufError> {
+    Ok(vocab_size_and_key(gguf)?.0)
+}
+
+/// [`vocab_size`], and the key that says so.
+///
+/// Errors: as [`vocab_size`].
+pub fn vocab_size_and_key(gguf: &Gguf) -> Result<(usize, String), GgufError> {
     match GgufError::optional(gguf.string(MODEL_KEY))? {
-        None | Some("none" | "no_vocab") => gguf.usize(&format!("{}.vocab_size", gguf.architecture()?)),
-        Some(_) => Ok(gguf.array(TOKENS_KEY)?.len()),
+        None | Some("none" | "no_vocab") => {
+            let key = format!("{}.vocab_size", gguf.architecture()?);
+            Ok((gguf.usize(&key)?, key))
+        }
+        Some(_) => Ok((gguf.array(TOKENS_KEY)?.len(), TOKENS_KEY.to_owned())),
     }
 }
 
