@@ -2,7 +2,7 @@
 
 use crate::memory::{Memory, OutOfMemory};
 use crate::shared::call::{Call, In, Out, Shared};
-use crate::shared::pool::{KernelPanic, Pool, Worker};
+use crate::shared::pool::{KernelPanic, Pool, WORKERS_MAX, Worker};
 use once_cell::sync::OnceCell;
 use ssmgraph_ops::{Layout, Op, OpError, Storage};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,9 +123,8 @@ pub struct Program {
     calls: Vec<Bound>,
     /// Every writable buffer once, in address order: the order in which their locks are taken.
     memories: Vec<Arc<Memory>>,
-    /// Scratch of all workers' own, `own_floats` each; made for the largest worker count seen.
-    own: Mutex<Vec<f32>>,
-    own_floats: usize,
+    /// Scratch of each worker's own.
+    own: Vec<Mutex<Vec<f32>>>,
     _shared: Arc<Memory>,
 }
 
@@ -136,11 +135,12 @@ struct Bound {
 }
 
 impl Program {
-    /// Checks every step and binds it to its memory.
+    /// Checks every step and binds it to its memory, for runs on `workers` workers (1 to
+    /// [`crate::WORKERS_MAX`]).
     ///
     /// Errors: memory outside a buffer, results that overlap what they must not, an op without a kernel for
     /// these layouts, no memory for scratch.
-    pub fn new(steps: Vec<Step>) -> Result<Program, ProgramError> {
+    pub fn new(steps: Vec<Step>, workers: usize) -> Result<Program, ProgramError> {
         let mut scratch = Scratch::default();
         for (index, step) in steps.iter().enumerate() {
             let fault = |what| ProgramError::Memory { step: index, op: step.op.name(), what };
@@ -168,27 +168,19 @@ impl Program {
         Ok(Program {
             calls,
             memories,
-            own: Mutex::new(Vec::new()),
-            own_floats: scratch.own_floats,
+            own: own_scratch(scratch.own_floats, workers.clamp(1, WORKERS_MAX))?,
             _shared: shared,
         })
     }
 
-    /// Runs every step on `workers` workers.
+    /// Runs every step.
     ///
     /// Errors: the error of the first step that failed; later steps did not run.
-    pub fn run(&self, workers: usize, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
+    pub fn run(&self, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
         let _held: Vec<_> = self.memories.iter().map(|memory| memory.hold()).collect();
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.resize(workers.max(1) * self.own_floats, 0.0);
-        let slices: Vec<Mutex<&mut [f32]>> = if self.own_floats == 0 {
-            (0..workers.max(1)).map(|_| Mutex::new(&mut [][..])).collect()
-        } else {
-            own.chunks_mut(self.own_floats).map(Mutex::new).collect()
-        };
         let failure = Failure::default();
-        Pool::global().run(workers, &|worker| {
-            let mut own = slices[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
+        Pool::global().run(self.own.len(), &|worker| {
+            let mut own = self.own[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             self.walk(&worker, &mut own, observer.filter(|_| worker.index == 0), &failure);
         })?;
         match failure.first.into_inner() {
@@ -244,6 +236,18 @@ impl Failure {
     fn is_before(&self, step: usize) -> bool {
         self.first.get().is_some_and(|&(failed, _)| failed < step)
     }
+}
+
+/// One piece of scratch per worker.
+fn own_scratch(floats: usize, workers: usize) -> Result<Vec<Mutex<Vec<f32>>>, OutOfMemory> {
+    let one = |_| {
+        let mut own = Vec::new();
+        let refused = |_| OutOfMemory { bytes: floats.saturating_mul(size_of::<f32>()) };
+        own.try_reserve_exact(floats).map_err(refused)?;
+        own.resize(floats, 0.0);
+        Ok(Mutex::new(own))
+    };
+    (0..workers).map(one).collect()
 }
 
 fn kernel_of(op: &Op) -> Result<&dyn CpuKernel, ProgramError> {

@@ -34,7 +34,7 @@ fn run(case: &Case, workers: usize) -> Vec<HostTensor> {
         _ => inferred.into_iter().map(empty).collect(),
     };
     let step = Step { op: case.op.clone(), inputs, results: results.clone() };
-    Program::new(vec![step]).unwrap().run(workers, None).unwrap();
+    Program::new(vec![step], workers).unwrap().run(None).unwrap();
     results.iter().map(read).collect()
 }
 

@@ -31,7 +31,7 @@ fn try_run(op: &Op, tensors: &[HostTensor], reuse: Option<usize>) -> Result<Vec<
         results[0] = inputs[operand].clone();
     }
     let step = Step { op: op.clone(), inputs, results: results.clone() };
-    Program::new(vec![step])?.run(3, None)?;
+    Program::new(vec![step], 3)?.run(None)?;
     Ok(results.iter().map(read).collect())
 }
 

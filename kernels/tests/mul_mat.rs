@@ -17,7 +17,7 @@ fn product(op: MulMat, a: &HostTensor, b: &HostTensor, workers: usize) -> Vec<u8
     let y = op.infer(&[*a.layout(), *b.layout()]).unwrap()[0];
     let y = place(&HostTensor::zeros(y));
     let step = Step { op, inputs: vec![place(a), place(b)], results: vec![y.clone()] };
-    Program::new(vec![step]).unwrap().run(workers, None).unwrap();
+    Program::new(vec![step], workers).unwrap().run(None).unwrap();
     let mut bytes = vec![0; y.layout.span_bytes()];
     y.memory.read(0, &mut bytes);
     bytes

@@ -18,7 +18,7 @@ fn step(op: impl Into<Op>, inputs: &[&Place], results: &[&Place]) -> Step {
 }
 
 fn refusal(step: Step) -> String {
-    Program::new(vec![step]).map(|_| ()).unwrap_err().to_string()
+    Program::new(vec![step], 2).map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
@@ -31,11 +31,11 @@ fn workers_that_learn_of_an_error_late_still_meet_the_others() {
         step(Cpy { to: copy.layout }, &[&picked], &[&copy]),
         step(Cpy { to: copy.layout }, &[&copy], &[&picked]),
     ];
-    let program = Program::new(steps).unwrap();
+    let program = Program::new(steps, 4).unwrap();
     let (done, finished) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..2_000 {
-            let error = program.run(4, None).unwrap_err();
+            let error = program.run(None).unwrap_err();
             assert_eq!(error.to_string(), "get_rows: ids[63, 0, 0] = 7, expected −1 or a row below 4");
         }
         done.send(()).unwrap();
@@ -67,6 +67,6 @@ fn an_update_beside_its_operand_is_refused() {
         (place(DType::F32, &[4, 3]), place(DType::F32, &[4, 1]), place(DType::I32, &[1]));
     let elsewhere = place(DType::F32, &[4, 3]);
     assert!(refusal(step(SetRows, &[&table, &rows, &ids], &[&elsewhere])).contains("which it updates"));
-    let program = Program::new(vec![step(SetRows, &[&table, &rows, &ids], &[&table])]).unwrap();
-    assert_eq!(program.run(1, None), Ok::<(), ProgramError>(()));
+    let program = Program::new(vec![step(SetRows, &[&table, &rows, &ids], &[&table])], 1).unwrap();
+    assert_eq!(program.run(None), Ok::<(), ProgramError>(()));
 }

@@ -176,27 +176,13 @@ impl Layout {
 
     /// Whether all elements follow each other in index order; strides of size-1 axes do not count.
     pub fn is_contiguous(&self) -> bool {
-        self.is_packed_from(0)
-    }
-
-    /// Whether the rows follow each other in index order with the stride `nb[1]`, however the elements
-    /// inside a row lie.
-    pub fn rows_in_order(&self) -> bool {
-        self.is_empty()
-            || ((self.ne[2] == 1 || self.nb[2] == self.nb[1] * self.ne[1])
-                && (self.ne[3] == 1 || self.nb[3] == self.nb[1] * self.ne[1] * self.ne[2]))
-    }
-
-    /// Whether axes `first..` are packed on top of one another, starting from what axis `first` itself
-    /// steps by if everything inside it is packed.
-    pub fn is_packed_from(&self, first: usize) -> bool {
         if self.is_empty() {
             return true;
         }
         let mut packed = self.dtype.block_bytes();
         for axis in 0..AXES {
             let count = if axis == 0 { self.row_blocks() } else { self.ne[axis] };
-            if axis >= first && count != 1 && self.nb[axis] != packed {
+            if count != 1 && self.nb[axis] != packed {
                 return false;
             }
             packed *= count;

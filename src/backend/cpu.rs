@@ -93,19 +93,16 @@ impl Backend for CpuBackend {
 
     fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
         let steps = steps.into_iter().map(host_step).collect::<Result<Vec<_>, _>>()?;
-        let program = kernels::Program::new(steps).map_err(error)?;
-        Ok(Box::new(CpuProgram { program, threads: self.threads }))
+        let program = kernels::Program::new(steps, self.threads).map_err(error)?;
+        Ok(Box::new(CpuProgram(program)))
     }
 }
 
-struct CpuProgram {
-    program: kernels::Program,
-    threads: usize,
-}
+struct CpuProgram(kernels::Program);
 
 impl Program for CpuProgram {
     fn run(&mut self, observer: Option<&dyn Observer>) -> Result<(), BackendError> {
-        self.program.run(self.threads, observer).map_err(error)
+        self.0.run(observer).map_err(error)
     }
 }
 

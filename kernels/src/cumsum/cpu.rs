@@ -24,7 +24,8 @@ impl CpuKernel for Cumsum {
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {
         let pieces = inputs[0].ne[0].div_ceil(LONG);
-        let shared_bytes = if pieces > 1 { inputs[0].rows() * pieces * 8 } else { 0 };
+        let shared_bytes =
+            if pieces > 1 { inputs[0].rows().saturating_mul(pieces).saturating_mul(8) } else { 0 };
         Scratch { shared_bytes, own_floats: 0 }
     }
 

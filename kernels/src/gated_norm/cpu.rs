@@ -14,7 +14,7 @@ impl CpuKernel for GatedNorm {
     }
 
     fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
-        inputs[0].elements() * 2
+        inputs[0].elements().saturating_mul(2)
     }
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {

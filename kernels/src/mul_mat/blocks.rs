@@ -37,8 +37,8 @@ pub(super) struct Column<'a> {
 
 /// Scales of all rows of b, then their integers.
 pub(super) fn scratch(b: &Layout) -> Scratch {
-    let scales = blocks_in_row(b) * row_count(b) * size_of::<f32>();
-    Scratch { shared_bytes: scales + b.elements(), own_floats: 0 }
+    let scales = blocks_in_row(b).saturating_mul(row_count(b)).saturating_mul(size_of::<f32>());
+    Scratch { shared_bytes: scales.saturating_add(b.elements()), own_floats: 0 }
 }
 
 /// Bytes of the scales of one row of b and of its integers, by the row's running number.

@@ -40,7 +40,7 @@ impl CpuKernel for MulMat {
     }
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
-        results[0].elements() * (inputs[0].ne[0] / 16 + 1)
+        results[0].elements().saturating_mul(inputs[0].ne[0] / 16 + 1)
     }
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {

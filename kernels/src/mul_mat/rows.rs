@@ -27,7 +27,7 @@ pub(super) fn needs_packing(b: &Layout) -> bool {
 }
 
 pub(super) fn scratch(a: &Layout, b: &Layout) -> Scratch {
-    let shared_bytes = if needs_packing(b) { b.elements() * size_of::<f32>() } else { 0 };
+    let shared_bytes = if needs_packing(b) { b.elements().saturating_mul(size_of::<f32>()) } else { 0 };
     let sums =
         if a.ne[0] > DEPTH { TILE_ROWS * columns_in_panel(a.ne[0]).min(b.ne[1]) * LANES_MAX } else { 0 };
     Scratch { shared_bytes, own_floats: TILE_ROWS * DEPTH + sums }

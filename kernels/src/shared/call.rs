@@ -1,7 +1,7 @@
 //! Operands and results of one kernel call: pointers with layouts.
 //!
 //! [`In`] and [`Out`] are made by a program, which has checked that the layout lies inside its buffer and
-//! that results overlap nothing they must not (see `program.rs`). Kernels then index rows; a row is named by
+//! that results overlap nothing they must not (see `kernel.rs`). Kernels then index rows; a row is named by
 //! its indices on axes 1, 2 and 3.
 
 use half::{bf16, f16};
@@ -103,21 +103,6 @@ impl In {
     #[inline]
     pub fn f32_row(&self, row: Row) -> Option<&[f32]> {
         self.packed_row(DType::F32, row)
-    }
-
-    /// A row whose elements are packed `i32`; otherwise as [`In::f32_row`].
-    pub fn i32_row(&self, row: Row) -> Option<&[i32]> {
-        self.packed_row(DType::I32, row)
-    }
-
-    /// A row whose elements are packed `f16`; otherwise as [`In::f32_row`].
-    pub fn f16_row(&self, row: Row) -> Option<&[f16]> {
-        self.packed_row(DType::F16, row)
-    }
-
-    /// A row whose elements are packed `bf16`; otherwise as [`In::f32_row`].
-    pub fn bf16_row(&self, row: Row) -> Option<&[bf16]> {
-        self.packed_row(DType::BF16, row)
     }
 
     #[inline]

@@ -5,6 +5,7 @@
 //! pool costs nothing and a machine with fewer cores than workers still makes progress.
 
 use once_cell::sync::Lazy;
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -72,7 +73,8 @@ impl Barrier {
             });
         }
         if self.given_up.load(Ordering::Acquire) {
-            panic!("{GIVEN_UP}");
+            // No message of its own: the first panic has been told already.
+            std::panic::resume_unwind(Box::new(GIVEN_UP));
         }
     }
 
@@ -143,6 +145,11 @@ pub struct Pool {
     helpers: Mutex<usize>,
 }
 
+thread_local! {
+    /// Whether this thread is at work for a run.
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
 static GLOBAL: Lazy<Pool> = Lazy::new(|| Pool { board: Box::leak(Box::default()), helpers: Mutex::new(0) });
 
 impl Pool {
@@ -159,8 +166,17 @@ impl Pool {
     /// Runs `job` once on each of `count` workers (1 to [`WORKERS_MAX`]), the calling thread among them.
     /// If the system refuses threads, fewer workers do the same work.
     ///
-    /// Errors: a worker panicked.
+    /// Errors: a worker panicked, or the call came from inside a run, which would wait for itself.
     pub fn run(&self, count: usize, job: Job<'_>) -> Result<(), KernelPanic> {
+        if IN_RUN.replace(true) {
+            return Err(KernelPanic("a run was started from inside a run".into()));
+        }
+        let outcome = self.run_once(count, job);
+        IN_RUN.set(false);
+        outcome
+    }
+
+    fn run_once(&self, count: usize, job: Job<'_>) -> Result<(), KernelPanic> {
         let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
         let count = 1 + self.start_helpers(&mut helpers, count.clamp(1, WORKERS_MAX) - 1);
         if count == 1 {
@@ -203,6 +219,7 @@ impl Pool {
 
 impl Board {
     fn help(&self, index: usize, mut seen: usize) {
+        IN_RUN.set(true);
         loop {
             wait_until(&self.sleepers, &self.wake, || self.run.load(Ordering::Acquire) != seen);
             seen = self.run.load(Ordering::Acquire);
@@ -287,6 +304,14 @@ mod tests {
             assert_eq!(error.0, format!("worker {index} fails"));
         }
         pool.run(3, &|worker| worker.barrier()).unwrap();
+    }
+
+    #[test]
+    fn a_run_inside_a_run_is_an_error_not_a_deadlock() {
+        let inner = Mutex::new(Vec::new());
+        Pool::global().run(2, &|_| lock(&inner).push(Pool::global().run(1, &|_| {}))).unwrap();
+        let inner = inner.into_inner().unwrap();
+        assert!(inner.iter().all(Result::is_err), "{inner:?}");
     }
 
     #[test]

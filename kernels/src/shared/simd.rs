@@ -43,7 +43,8 @@ fn choose(forced: Option<&str>) -> Arch {
         Some("scalar") => Arch::Scalar,
         #[cfg(target_arch = "x86_64")]
         Some("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        // A name that is unknown here, such as another architecture's, leaves the best choice in place.
+        // `avx512` is the best choice where it exists. A name that is unknown here, such as another
+        // architecture's, leaves the best choice in place; `arch_name` tells which it is.
         _ => Arch::new(),
     }
 }

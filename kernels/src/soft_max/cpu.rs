@@ -13,7 +13,7 @@ impl CpuKernel for SoftMax {
     }
 
     fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
-        inputs[0].elements() * 2
+        inputs[0].elements().saturating_mul(2)
     }
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {

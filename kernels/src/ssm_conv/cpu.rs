@@ -45,7 +45,7 @@ impl CpuKernel for SsmConv {
     }
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
-        results[0].elements() * (4 + inputs[1].ne[0]) / 8
+        results[0].elements().saturating_mul(4 + inputs[1].ne[0]) / 8
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {

@@ -17,7 +17,7 @@ impl CpuKernel for SsmScan {
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
         let state = results[1].elements();
         let per_token = if decays_per_head(&inputs[3]) { state / 8 } else { state };
-        state / 2 + per_token * inputs[1].ne[2]
+        per_token.saturating_mul(inputs[1].ne[2]).saturating_add(state / 2)
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
