@@ -1,6 +1,6 @@
 //! A Mamba model, complete: its numbers, its graph, and a greedy loop that starts from token 1.
 //!
-//! `cargo run --example mamba MODEL.gguf`
+//! `cargo run --release --example mamba MODEL.gguf`
 
 use ssmgraph::graph::{Slots, SlotsSpec};
 use ssmgraph::{Graph, Session, Store, Tensor, backend::Devices, formats::Gguf, ops::DType, sample::argmax};

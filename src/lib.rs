@@ -21,3 +21,8 @@ pub use report::{NodeReport, Report};
 pub use session::{Element, NodeObserver, Session, SessionError};
 pub use ssmgraph_ops as ops;
 pub use store::{SavedSlot, Store, StoreError, WeightBytes, Weights};
+
+/// The README's code is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

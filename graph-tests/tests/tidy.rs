@@ -196,6 +196,23 @@ fn every_op_is_documented_in_one_form() {
     }
 }
 
+/// Words in backticks that look like paths exist, in every page that a reader starts from.
+#[test]
+fn paths_in_the_pages_exist() {
+    let mut offenders = Vec::new();
+    for page in ["README.md", "docs/architecture.md", "docs/adding-an-op.md", "docs/performance.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            let is_path =
+                word.contains('/') && word.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+            if is_path && !root().join(word).exists() {
+                offenders.push(format!("{page}: {word}"));
+            }
+        }
+    }
+    no_offenders("paths that do not exist", offenders);
+}
+
 #[test]
 fn fixtures_stay_small() {
     let bytes: u64 = files()

@@ -120,7 +120,7 @@ pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Ba
 }
 
 fn no_cuda() -> Failure {
-    Failure::Call("this program has no CUDA backend yet; use --device cpu".into())
+    Failure::Call("this program has no CUDA backend yet; name cpu instead".into())
 }
 
 /// Opens a model file.

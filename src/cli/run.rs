@@ -117,6 +117,8 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
         (false, true) => {}
         (false, false) => print_all(&sequences, out)?,
     }
+    // The text is complete on its own stream before anything is said about it.
+    out.flush()?;
     model::warn_of_fallbacks(&engine);
     timing.tell();
     Ok(())
