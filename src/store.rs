@@ -53,6 +53,16 @@ pub enum StoreError {
         /// What the graph says.
         expected: Box<Layout>,
     },
+    /// A weight whose source has fewer bytes than its layout spans.
+    #[error("weight `{name}` has {found} bytes, expected {expected} (the span of its layout)")]
+    WeightBytes {
+        /// Its name.
+        name: String,
+        /// Bytes of the source's range.
+        found: usize,
+        /// Bytes that the layout spans.
+        expected: usize,
+    },
     /// A state that another graph of this store declared in another way.
     #[error("state `{name}` is {expected} here, but {found} in another graph of this store")]
     StateLayout {
@@ -222,6 +232,13 @@ impl Store {
                 name: name.to_owned(),
                 found: Box::new(found.layout),
                 expected: Box::new(*expected),
+            });
+        }
+        if found.range.len() < expected.span_bytes() {
+            return Err(StoreError::WeightBytes {
+                name: name.to_owned(),
+                found: found.range.len(),
+                expected: expected.span_bytes(),
             });
         }
         let key = (device, name.to_owned());

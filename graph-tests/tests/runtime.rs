@@ -511,13 +511,6 @@ fn a_graph_handed_over_twice_is_unchanged_and_a_new_one_is_what_runs() {
 }
 
 #[test]
-fn a_rollback_past_counting_is_an_error() {
-    let spec = SlotsSpec { slots: 1, rollback: usize::MAX, sequences: 1, tokens: 1 };
-    let error = Graph::new().slots(spec).unwrap_err().to_string();
-    assert!(error.contains("a slot has rollback + 1 rows"), "{error}");
-}
-
-#[test]
 fn a_weight_with_an_impossible_layout_is_an_error() {
     let layout = Layout { dtype: F32, ne: [usize::MAX, 2, 1, 1], nb: [4, 4, 4, 4] };
     let error = Graph::new().weight("w", layout).unwrap_err().to_string();
@@ -540,4 +533,23 @@ fn more_results_than_handles_can_name_are_an_error() {
     ];
     let error = graph.ssm_scan(operands, tokens).unwrap_err().to_string();
     assert!(error.contains("65536 results, at most 65535 can be named"), "{error}");
+}
+
+/// A source from outside may be wrong about itself.
+#[test]
+fn a_weight_with_too_few_bytes_is_refused() {
+    struct Short;
+    impl ssmgraph::Weights for Short {
+        fn find(&self, _name: &str) -> Option<ssmgraph::WeightBytes> {
+            let layout = Layout::contiguous(F32, &[4]).unwrap();
+            Some(ssmgraph::WeightBytes { layout, bytes: Arc::new(vec![0u8; 64]), range: 0..8 })
+        }
+    }
+    let mut graph = Graph::new();
+    let w = graph.weight("w", Layout::contiguous(F32, &[4]).unwrap()).unwrap();
+    let y = graph.neg(w).unwrap();
+    graph.output(y).unwrap();
+    let store = Store::new(&Devices::cpu(Some(1)), vec![Arc::new(Short)]);
+    let error = Session::with_store(&graph, &store).err().unwrap().to_string();
+    assert_eq!(error, "weight `w` has 8 bytes, expected 16 (the span of its layout)");
 }

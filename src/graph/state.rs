@@ -67,12 +67,6 @@ impl Graph {
                 "slots were declared twice; all states share one slot space".into(),
             ));
         }
-        if spec.rollback == usize::MAX {
-            return Err(GraphError::State(format!(
-                "rollback = {}, expected less: a slot has rollback + 1 rows",
-                spec.rollback
-            )));
-        }
         if spec.sequences > spec.slots {
             return Err(GraphError::State(format!(
                 "{} sequences cannot run in {} slots; declare as many slots as sequences",
