@@ -112,7 +112,7 @@ fn a_wrong_shape_is_named_with_the_key_it_contradicts() {
     assert_eq!(
         error,
         "tensor \"token_embd.weight\" is f32[64, 256], expected the shape [32 (mamba2.embedding_length), \
-         256 (the length of the vocabulary)]"
+         256 (mamba2.vocab_size)]"
     );
 }
 
