@@ -112,6 +112,9 @@ impl Define for L2Norm {
             };
             add("large_eps", 100.0, values.tensor(DType::F32, &[33, 3], -2.0, 2.0));
             add("tiny_values", 1e-6, values.tensor(DType::F32, &[33, 3], -1e-8, 1e-8));
+            // Squares that f32 cannot hold.
+            add("size_1e25", 1e-6, values.tensor(DType::F32, &[33, 3], -1e25, 1e25));
+            add("size_1e-25", 0.0, values.tensor(DType::F32, &[33, 3], -1e-25, 1e-25));
             let specials = [
                 [0.0, -0.0, 0.0, 0.0],
                 [1.0, f64::NAN, 2.0, 3.0],

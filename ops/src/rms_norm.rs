@@ -108,6 +108,11 @@ impl Define for RmsNorm {
         cases.push(Case::new("large_eps", plain(0.5), vec![x], Tolerance::F32));
         let x = values.tensor(DType::F32, &[33, 3], -1e-6, 1e-6);
         cases.push(Case::new("tiny_values", plain(1e-12), vec![x], Tolerance::F32));
+        // Squares that f32 cannot hold.
+        for size in [1e25, 1e-25] {
+            let x = values.tensor(DType::F32, &[33, 3], -size, size);
+            cases.push(Case::new(format!("size_{size:e}"), plain(0.0), vec![x], Tolerance::F32));
+        }
         let specials = [
             [0.0, 0.0, -0.0, 0.0],
             [1.0, f64::NAN, 2.0, 3.0],

@@ -67,8 +67,8 @@ fn norm_and_gate(
             }
         },
     );
-    let mean = reduce::sum_of_squares(values) / values.len() as f32;
-    let scale = 1.0 / (mean + op.eps).sqrt();
+    let mean = reduce::sum_of_squares(values) / values.len() as f64;
+    let scale = (1.0 / (mean + f64::from(op.eps)).sqrt()) as f32;
     simd::vectorize(
         #[inline(always)]
         || match op.order {

@@ -38,13 +38,14 @@ impl CpuKernel for L2Norm {
 
 fn divide(values: &mut [f32], L2Norm { eps, form }: L2Norm) {
     let squares = reduce::sum_of_squares(values);
+    let eps = f64::from(eps);
     let divisor = match form {
-        // Not `f32::max`: a NaN must stay.
+        // Not `f64::max`: a NaN must stay.
         Form::Max if squares.sqrt() < eps => eps,
         Form::Max => squares.sqrt(),
         Form::Add => (squares + eps).sqrt(),
     };
-    let scale = 1.0 / divisor;
+    let scale = (1.0 / divisor) as f32;
     simd::vectorize(
         #[inline(always)]
         || values.iter_mut().for_each(|value| *value *= scale),

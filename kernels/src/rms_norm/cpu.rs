@@ -48,8 +48,8 @@ impl CpuKernel for RmsNorm {
 }
 
 fn normalise(values: &mut [f32], eps: f32) {
-    let mean = reduce::sum_of_squares(values) / values.len() as f32;
-    let scale = 1.0 / (mean + eps).sqrt();
+    let mean = reduce::sum_of_squares(values) / values.len() as f64;
+    let scale = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
     simd::vectorize(
         #[inline(always)]
         || values.iter_mut().for_each(|value| *value *= scale),

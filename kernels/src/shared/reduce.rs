@@ -127,10 +127,17 @@ pub fn sum(values: &[f32]) -> f32 {
     simd::arch().dispatch(Row(values, PhantomData::<Sum>))
 }
 
-/// Σ v², in `f32`.
-pub fn sum_of_squares(values: &[f32]) -> f32 {
-    simd::arch().dispatch(Row(values, PhantomData::<SumOfSquares>))
+/// Σ v²: in `f32` vectors where no square can have left the range of normal numbers unseen, in `f64` otherwise.
+pub fn sum_of_squares(values: &[f32]) -> f64 {
+    let sum = simd::arch().dispatch(Row(values, PhantomData::<SumOfSquares>));
+    if SQUARES_SAFE.contains(&sum) {
+        return f64::from(sum);
+    }
+    values.iter().map(|&value| f64::from(value) * f64::from(value)).sum()
 }
+
+/// Sums below lose squares that round to 0, sums above may have become infinite.
+const SQUARES_SAFE: std::ops::Range<f32> = 1e-28..1e38;
 
 /// The largest element; NaN is passed over, and −∞ is the largest of nothing.
 pub fn max(values: &[f32]) -> f32 {
