@@ -7,6 +7,7 @@ mod argmax;
 mod binary;
 mod concat;
 mod cpy;
+pub mod cuda;
 mod cumsum;
 mod gated_norm;
 mod get_rows;
@@ -29,6 +30,7 @@ mod sum;
 mod sum_rows;
 mod unary;
 
+pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
 pub use shared::pool::{Pool, WORKERS_MAX};
@@ -61,6 +63,35 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Cpy(op) => Some(op),
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
+        Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
+    }
+}
+
+/// The CUDA kernel of each op. `None` is a choice made here, in sight: the op is a view, or the CPU runs it
+/// between two CUDA segments.
+pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
+    match op {
+        Op::Unary(op) => Some(op),
+        Op::SsmScan(_) => None,
+        Op::SsmConv(_) => None,
+        Op::GatedNorm(_) => None,
+        Op::RmsNorm(_) => None,
+        Op::L2Norm(_) => None,
+        Op::SoftMax(_) => None,
+        Op::Cumsum(_) => None,
+        Op::Argmax(_) => None,
+        Op::Mean(_) => None,
+        Op::Sum(_) => None,
+        Op::SumRows(_) => None,
+        Op::MulMat(_) => None,
+        Op::Binary(_) => None,
+        Op::Scale(_) => None,
+        Op::Glu(_) => None,
+        Op::GetRows(_) => None,
+        Op::SetRows(_) => None,
+        Op::Cpy(_) => None,
+        Op::Concat(_) => None,
+        Op::Repeat(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

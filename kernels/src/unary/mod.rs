@@ -1,3 +1,4 @@
 //! Element-wise functions of one operand.
 
 mod cpu;
+pub(crate) mod cuda;
