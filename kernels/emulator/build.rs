@@ -90,7 +90,17 @@ fn build(here: &Path, out: &Path, sources: &[PathBuf], mode: &Mode) {
 
 fn compiler(engine_folder: &Path) -> Command {
     let mut command = Command::new("g++");
-    command.args(["-std=c++17", "-g", "-fPIC", "-Wall", "-pthread", "-mtls-dialect=gnu2"]);
+    command.args([
+        "-std=c++17",
+        "-g",
+        "-fPIC",
+        "-Wall",
+        "-pthread",
+        "-mtls-dialect=gnu2",
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+    ]);
     command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(engine_folder);
     command
 }

@@ -128,10 +128,9 @@ impl Engine {
         parameters: &[&[u8]],
         lookup: Lookup,
     ) -> Result<(), KernelError> {
-        let sizes = self.parameter_bytes(entry).ok_or_else(|| KernelError {
-            code: 500,
-            message: format!("there is no kernel `{entry}`"),
-        })?;
+        let sizes = self
+            .parameter_bytes(entry)
+            .ok_or_else(|| KernelError { code: 500, message: format!("there is no kernel `{entry}`") })?;
         if !parameters.iter().map(|bytes| bytes.len()).eq(sizes.iter().map(|&size| size as usize)) {
             let given: Vec<usize> = parameters.iter().map(|bytes| bytes.len()).collect();
             let message = format!("{entry}: parameters of {given:?} bytes, expected {sizes:?}");

@@ -75,8 +75,17 @@ impl Launch {
     /// A launch of `blocks` blocks of `threads` threads, both along x.
     ///
     /// Panics when a size passes what CUDA allows or is 0; `supports` has declined such calls.
-    pub fn line(image: &'static Image, entry: &'static str, blocks: usize, threads: usize, params: Params) -> Launch {
-        assert!((1..=GRID_X_MAX).contains(&blocks) && (1..=1024).contains(&threads), "{entry}: {blocks} blocks");
+    pub fn line(
+        image: &'static Image,
+        entry: &'static str,
+        blocks: usize,
+        threads: usize,
+        params: Params,
+    ) -> Launch {
+        assert!(
+            (1..=GRID_X_MAX).contains(&blocks) && (1..=1024).contains(&threads),
+            "{entry}: {blocks} blocks"
+        );
         Launch {
             image,
             entry,
