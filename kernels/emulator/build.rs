@@ -115,7 +115,8 @@ fn compiler(engine_folder: &Path) -> Command {
     let mut command = Command::new("g++");
     command.args([
         "-std=c++17",
-        "-g",
+        // addr2line names the wrong file of an included source in later versions of DWARF.
+        "-gdwarf-4",
         "-fPIC",
         "-Wall",
         "-pthread",

@@ -86,7 +86,7 @@ fn load() -> Result<Emulator, InstallError> {
     let executable = std::env::current_exe().unwrap_or_default();
     let folders = executable.ancestors().skip(1).take(3);
     let path = folders
-        .flat_map(|folder| [folder.join("libcuda.so"), folder.join("deps/libcuda.so")])
+        .flat_map(|folder| [folder.join("deps/libcuda.so"), folder.join("libcuda.so")])
         .find(|path| path.exists())
         .ok_or_else(|| InstallError::Missing(executable.clone()))?;
     let broken =
