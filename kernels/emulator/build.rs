@@ -5,23 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A library of kernels.
-struct Library {
-    name: &'static str,
-    mode: Mode,
-    sources: Vec<PathBuf>,
-}
-
-/// How a library of kernels is compiled.
-#[derive(Clone, Copy)]
+/// How libraries of kernels are compiled.
 struct Mode {
+    name: &'static str,
     kernel_flags: &'static [&'static str],
     engine_flags: &'static [&'static str],
 }
 
 const MODES: [Mode; 2] = [
-    Mode { kernel_flags: &["-O2"], engine_flags: &[] },
+    Mode { name: "fast", kernel_flags: &["-O2"], engine_flags: &[] },
     Mode {
+        name: "check",
         kernel_flags: &[
             "-O1",
             "-DEMU_CHECK",
@@ -43,22 +37,27 @@ fn main() {
     println!("cargo::rerun-if-changed=tests/bugs.cu");
     println!("cargo::rerun-if-changed=tests/driver.cu");
     let kernels = kernel_sources(&here.join("../src"));
-    let [fast, check] = MODES;
+    let [fast, check] = &MODES;
     let libraries = [
-        Library { name: "fast", mode: fast, sources: kernels.clone() },
-        Library { name: "check", mode: check, sources: kernels },
-        Library { name: "bugs", mode: check, sources: vec![here.join("tests/bugs.cu")] },
-        Library { name: "driver", mode: fast, sources: vec![here.join("tests/driver.cu")] },
+        ("fast", fast, kernels.clone()),
+        ("check", check, kernels),
+        ("bugs", check, vec![here.join("tests/bugs.cu")]),
+        ("driver", fast, vec![here.join("tests/driver.cu")]),
     ];
     std::thread::scope(|scope| {
-        for library in &libraries {
-            let (here, out) = (&here, &out);
-            scope.spawn(move || build(here, &out.join(library.name), library));
+        for mode in &MODES {
+            let (here, out, libraries) = (&here, &out, &libraries);
+            scope.spawn(move || {
+                let engine = build_engine(here, out, mode);
+                for (name, _, sources) in libraries.iter().filter(|library| library.1.name == mode.name) {
+                    build_library(here, &out.join(name), mode, sources, &engine);
+                }
+            });
         }
     });
-    for library in &libraries {
-        let (name, path) = (library.name.to_uppercase(), out.join(library.name).join("libkernels.so"));
-        println!("cargo::rustc-env=EMULATOR_KERNELS_{name}={}", path.display());
+    for (name, ..) in &libraries {
+        let path = out.join(name).join("libkernels.so");
+        println!("cargo::rustc-env=EMULATOR_KERNELS_{}={}", name.to_uppercase(), path.display());
     }
 }
 
@@ -73,35 +72,49 @@ fn kernel_sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn build(here: &Path, out: &Path, library: &Library) {
-    let mode = library.mode;
+/// Compiles the engine; gives the object.
+fn build_engine(here: &Path, out: &Path, mode: &Mode) -> PathBuf {
+    let folder = here.join("engine");
+    let object = out.join(format!("engine_{}.o", mode.name));
+    let mut command = compiler(&folder);
+    command.arg("-O2").args(mode.engine_flags).arg("-c").arg(engine_unit(&folder, out, mode));
+    run(command.arg("-o").arg(&object));
+    object
+}
+
+/// Compiles kernels and links them with the engine.
+fn build_library(here: &Path, out: &Path, mode: &Mode, sources: &[PathBuf], engine: &Path) {
     fs::create_dir_all(out).expect("OUT_DIR can be written");
-    let engine_folder = here.join("engine");
-    let mut objects = Vec::new();
-    for source in &library.sources {
-        let name = unit_name(source);
-        let unit = out.join(format!("{name}.cpp"));
+    let folder = here.join("engine");
+    let mut link = Command::new("g++");
+    link.args(["-shared", "-pthread", "-Wl,-z,defs"]).arg(engine);
+    for source in sources {
+        let unit = out.join(format!("{}.cpp", unit_name(source)));
         fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
         let object = unit.with_extension("o");
-        let header = engine_folder.join("cuda_emu.h");
-        let mut command = compiler(&engine_folder);
+        let mut command = compiler(&folder);
         command.args(["-fno-strict-aliasing", "-fno-extern-tls-init", "-ffp-contract=off", "-include"]);
-        command.arg(header).args(mode.kernel_flags).arg("-c").arg(&unit).arg("-o").arg(&object);
-        run(command);
-        objects.push(object);
+        command.arg(folder.join("cuda_emu.h")).args(mode.kernel_flags).arg("-c").arg(&unit);
+        run(command.arg("-o").arg(&object));
+        link.arg(object);
     }
-    let engine = out.join("engine.o");
-    let mut command = compiler(&engine_folder);
-    command.arg("-O2").args(mode.engine_flags).arg("-c").arg(engine_folder.join("emu_engine.cpp"));
-    run({
-        command.arg("-o").arg(&engine);
-        command
-    });
-    let mut link = Command::new("g++");
-    link.args(["-shared", "-pthread", "-Wl,-z,defs"]).args(&objects).arg(&engine);
     // Each `extern __shared__ T name[]` is the engine's one block of dynamic shared memory.
-    link.arg("-Wl,--defsym=dynamic_shared=emu_dyn_smem").arg("-o").arg(out.join("libkernels.so"));
-    run(link);
+    link.arg("-Wl,--defsym=dynamic_shared=emu_dynamic_shared");
+    run(link.arg("-o").arg(out.join("libkernels.so")));
+}
+
+/// The engine as one source: its short functions are inlined across files, and headers are read once.
+fn engine_unit(engine_folder: &Path, out: &Path, mode: &Mode) -> PathBuf {
+    let mut files: Vec<PathBuf> = fs::read_dir(engine_folder)
+        .expect("the engine is part of this crate")
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
+        .collect();
+    files.sort();
+    let includes: String = files.iter().map(|file| format!("#include \"{}\"\n", file.display())).collect();
+    let unit = out.join(format!("engine_{}.cpp", mode.name));
+    fs::write(&unit, includes).expect("OUT_DIR can be written");
+    unit
 }
 
 /// A name for a source's files: the op's folder and the file.
@@ -118,6 +131,7 @@ fn compiler(engine_folder: &Path) -> Command {
         // addr2line names the wrong file of an included source in later versions of DWARF.
         "-gdwarf-4",
         "-fPIC",
+        "-fvisibility=hidden",
         "-Wall",
         "-pthread",
         "-mtls-dialect=gnu2",
@@ -133,7 +147,7 @@ fn compiler(engine_folder: &Path) -> Command {
 fn translation_unit(source: &Path) -> String {
     let text = fs::read_to_string(source).expect("a kernel source is readable");
     let entries = text.split("extern \"C\" __global__").skip(1).map(entry_name);
-    let registered: String = entries.map(|name| format!("EMU_KERNEL({name}, &{name})\n")).collect();
+    let registered: String = entries.map(|name| format!("EMU_KERNEL({name})\n")).collect();
     format!("#include \"{}\"\n{registered}", source.display())
 }
 
@@ -150,7 +164,7 @@ fn entry_name(declaration: &str) -> &str {
     after_bounds[..end].split_whitespace().last().expect("a kernel has a name")
 }
 
-fn run(mut command: Command) {
+fn run(command: &mut Command) {
     let failed = match command.status() {
         Ok(status) if status.success() => return,
         Ok(status) => status.to_string(),
