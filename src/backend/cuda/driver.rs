@@ -278,10 +278,10 @@ impl Stream {
     /// # Safety
     /// `bytes` bytes from `source` lie in device memory and `bytes` is no more than the target has; both
     /// stay until the copy is done, and nobody touches the target meanwhile.
-    pub unsafe fn download(&self, source: u64, target: &mut Pinned, bytes: usize) -> Result<(), CudaError> {
-        let target = &mut target.bytes_mut()[..bytes];
-        // SAFETY: promised by the caller.
-        named("cuMemcpyDtoHAsync", unsafe { result::memcpy_dtoh_async(target, source, self.raw) })
+    pub unsafe fn download(&self, source: u64, target: &Pinned, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: promised by the caller; the call itself only queues.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(target.start.cast(), source, bytes, self.raw) };
+        named("cuMemcpyDtoHAsync", copied.result())
     }
 
     /// Queues setting device memory to zero.

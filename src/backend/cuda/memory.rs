@@ -193,7 +193,7 @@ impl Copies {
     unsafe fn read(&mut self, mut source: u64, target: &mut [u8]) -> Result<(), CudaError> {
         self.synchronize()?;
         for piece in target.chunks_mut(CHUNK_BYTES) {
-            let staging = &mut self.chunks[self.current].memory;
+            let staging = &self.chunks[self.current].memory;
             // SAFETY: promised by the caller; nothing else uses the chunk after the wait above.
             unsafe { self.stream.download(source, staging, piece.len())? };
             self.stream.synchronize()?;
@@ -302,7 +302,7 @@ impl Buffer for CudaBuffer {
         let device = &self.block.device;
         check_range(&device.name, offset, target.len(), self.bytes)?;
         let bytes = target.len();
-        let read = || {
+        let mut read = || {
             device.context.enter()?;
             // SAFETY: the range was checked; programs have ended when their `run` returns.
             unsafe { lock(&device.copies).read(self.address() + offset as u64, target) }
