@@ -19,6 +19,7 @@ pub mod mapped;
 mod mean;
 pub mod memory;
 mod mul_mat;
+mod numerics;
 mod repeat;
 mod rms_norm;
 mod scale;
@@ -35,6 +36,7 @@ pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
+pub use numerics::Numerics;
 pub use shared::pool::{Pool, WORKERS_MAX};
 pub use shared::simd::arch_name;
 
