@@ -5,6 +5,7 @@
 //! `graph-tests` checks any backend with the project's conformance suite.
 
 mod cpu;
+pub mod cuda;
 mod eager;
 
 pub use cpu::CpuBackend;

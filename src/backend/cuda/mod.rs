@@ -1,0 +1,5 @@
+//! NVIDIA GPUs.
+
+pub mod cache;
+pub mod compile;
+mod hash;
