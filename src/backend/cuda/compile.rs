@@ -131,9 +131,8 @@ pub fn source_hash(image: &Image, target: &str) -> u64 {
 fn source_hash_with(image: &Image, headers: &[Header], target: &str) -> u64 {
     let start = Hash::new().field(image.name.as_bytes()).field(image.source.as_bytes());
     let headers = used_headers(image.source, headers);
-    let text = headers
-        .iter()
-        .fold(start, |hash, (name, text)| hash.field(name.as_bytes()).field(text.as_bytes()));
+    let text =
+        headers.iter().fold(start, |hash, (name, text)| hash.field(name.as_bytes()).field(text.as_bytes()));
     options(target).iter().fold(text, |hash, option| hash.field(option.as_bytes())).value()
 }
 
@@ -185,7 +184,8 @@ impl Program {
         let headers = used_headers(image.source, HEADERS);
         let header_names: Vec<CString> = headers.iter().map(|h| text(h.0)).collect::<Result<_, _>>()?;
         let header_texts: Vec<CString> = headers.iter().map(|h| text(h.1)).collect::<Result<_, _>>()?;
-        let pointers = |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|t| t.as_ptr()).collect() };
+        let pointers =
+            |texts: &[CString]| -> Vec<*const c_char> { texts.iter().map(|t| t.as_ptr()).collect() };
         let mut program = ptr::null_mut();
         // SAFETY: all texts end in nul and outlive the call, which copies them; both arrays have as many
         // entries as is said.
@@ -215,9 +215,8 @@ impl Program {
 
     fn log(&self) -> String {
         // SAFETY: both functions write what `sized` asks of them.
-        let bytes = unsafe {
-            self.sized("nvrtcGetProgramLog", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)
-        };
+        let bytes =
+            unsafe { self.sized("nvrtcGetProgramLog", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog) };
         match bytes {
             Ok(bytes) => text_of(&bytes).trim().to_owned(),
             Err(e) => e.to_string(),
@@ -282,7 +281,8 @@ fn call_error(call: &'static str, result: sys::nvrtcResult) -> CompileError {
 mod tests {
     use super::*;
 
-    const MAIN: &str = "#include \"a.cuh\"\n  # include \"other.h\"\n#include <c.cuh>\n// #include \"d.cuh\"\n";
+    const MAIN: &str =
+        "#include \"a.cuh\"\n  # include \"other.h\"\n#include <c.cuh>\n// #include \"d.cuh\"\n";
 
     fn image(source: &'static str) -> Image {
         Image { name: "op", source, ptx: "" }
