@@ -31,4 +31,9 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[
+    &crate::unary::cuda::IMAGE,
+    &crate::binary::cuda::IMAGE,
+    &crate::scale::cuda::IMAGE,
+    &crate::glu::cuda::IMAGE,
+];

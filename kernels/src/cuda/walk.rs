@@ -59,8 +59,8 @@ pub(crate) fn merged<const N: usize>(tensors: [DeviceTensor; N]) -> [DeviceTenso
     })
 }
 
-/// Whether merged tensors can be read and written four neighbours at a time. An axis 0 of stride 0 counts as
-/// a neighbour that is the same element, which the kernel of an operand must know how to load.
+/// Whether merged tensors can be read and written four neighbours at a time. A row of stride 0 can be, its
+/// one element four times over: `load_quad_or_one`.
 pub(crate) fn in_quads(tensors: &[DeviceTensor]) -> bool {
     tensors.iter().all(|DeviceTensor { address, layout }| {
         let size = layout.dtype.block_bytes();
@@ -95,10 +95,8 @@ mod tests {
     #[test]
     fn ones_stretch_and_other_counts_do_not() {
         let row = tensor([4, 1, 1, 1], [4, 16, 16, 16]);
-        let [wide, packed] = merged([
-            stretched(&row, [4, 3, 2, 1]).expect("ones"),
-            tensor([4, 3, 2, 1], [4, 16, 48, 96]),
-        ]);
+        let [wide, packed] =
+            merged([stretched(&row, [4, 3, 2, 1]).expect("ones"), tensor([4, 3, 2, 1], [4, 16, 48, 96])]);
         assert_eq!((wide.layout.ne, wide.layout.nb[1]), ([4, 6, 1, 1], 0));
         assert!(in_quads(&[wide, packed]));
         assert_eq!(stretched(&row, [8, 3, 2, 1]), None);

@@ -17,7 +17,7 @@ __device__ __forceinline__ float4 load_quad(const char* at, int dtype) {
     return make_float4(bfloat_to_float(a), bfloat_to_float(b), bfloat_to_float(c), bfloat_to_float(d));
 }
 
-// As load_quad; an axis of stride 0 gives one element four times.
+// As load_quad; where axis 0 has stride 0, one element four times.
 __device__ __forceinline__ float4 load_quad_or_one(const Tensor& t, const char* at) {
     if (t.nb[0] != 0) return load_quad(at, t.dtype);
     float value = load_float(at, t.dtype);
@@ -50,6 +50,15 @@ __device__ __forceinline__ Spot spot_at(i64 index, const i64* ne) {
 
 __device__ __forceinline__ char* spot_in(const Tensor& t, const Spot& spot) {
     return row_start(t, spot.row) + spot.i0 * t.nb[0];
+}
+
+// The element that a tensor of shape ne, repeated along whole axes, has there.
+__device__ __forceinline__ Spot repeated(Spot spot, const i64* ne) {
+    divide(spot.i0, ne[0], &spot.i0);
+    divide(spot.row.i1, ne[1], &spot.row.i1);
+    divide(spot.row.i2, ne[2], &spot.row.i2);
+    divide(spot.row.i3, ne[3], &spot.row.i3);
+    return spot;
 }
 
 // Calls four(spot) for whole quads and one(spot) for single elements, over the block's share of `elements` in

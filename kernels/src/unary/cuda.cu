@@ -28,7 +28,7 @@ __device__ __forceinline__ float apply(int function, float x) {
 
 extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) unary(UnaryParams p) {
     auto four = [&](const Spot& spot) {
-        float4 v = load_quad(spot_in(p.x, spot), p.x.dtype);
+        float4 v = load_quad_or_one(p.x, spot_in(p.x, spot));
         v.x = apply(p.function, v.x);
         v.y = apply(p.function, v.y);
         v.z = apply(p.function, v.z);
