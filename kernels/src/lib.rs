@@ -89,9 +89,9 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Glu(op) => Some(op),
         Op::GetRows(_) => None,
         Op::SetRows(_) => None,
-        Op::Cpy(_) => None,
-        Op::Concat(_) => None,
-        Op::Repeat(_) => None,
+        Op::Cpy(op) => Some(op),
+        Op::Concat(op) => Some(op),
+        Op::Repeat(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

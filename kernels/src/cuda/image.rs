@@ -27,6 +27,8 @@ pub(crate) use embedded;
 pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/common.cuh", include_str!("../shared/common.cuh")),
     ("../shared/math.cuh", include_str!("../shared/math.cuh")),
+    ("../shared/move.cuh", include_str!("../shared/move.cuh")),
+    ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
     ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
 ];
 
@@ -36,4 +38,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::binary::cuda::IMAGE,
     &crate::scale::cuda::IMAGE,
     &crate::glu::cuda::IMAGE,
+    &crate::cpy::cuda::IMAGE,
+    &crate::concat::cuda::IMAGE,
+    &crate::repeat::cuda::IMAGE,
 ];

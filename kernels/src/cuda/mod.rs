@@ -5,6 +5,7 @@
 //! emulator's tests run the same list without a driver.
 
 mod image;
+pub(crate) mod moves;
 mod params;
 pub(crate) mod walk;
 

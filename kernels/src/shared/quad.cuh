@@ -61,17 +61,24 @@ __device__ __forceinline__ Spot repeated(Spot spot, const i64* ne) {
     return spot;
 }
 
-// Calls four(spot) for whole quads and one(spot) for single elements, over the block's share of `elements` in
-// shape ne. With `quads`, ne[0] is a multiple of 4 or there is one row, whose end is visited one by one.
+// Calls four(index) for whole quads and one(index) for single elements, over the block's share of `elements`.
 template <class Four, class One>
-__device__ __forceinline__ void each_element(i64 elements, const i64* ne, int quads, Four four, One one) {
-    i64 start = (i64)blockIdx.x * ELEMENTWISE_SPAN;
-    i64 index = start + (quads ? 4 : 1) * (i64)threadIdx.x;
+__device__ __forceinline__ void each_index(i64 elements, int quads, Four four, One one) {
+    i64 index = (i64)blockIdx.x * ELEMENTWISE_SPAN + (quads ? 4 : 1) * (i64)threadIdx.x;
     if (quads && index + 4 <= elements) {
-        four(spot_at(index, ne));
+        four(index);
         return;
     }
     i64 step = quads ? 1 : ELEMENTWISE_THREADS;
 #pragma unroll 1
-    for (int i = 0; i < 4 && index < elements; i++, index += step) one(spot_at(index, ne));
+    for (int i = 0; i < 4 && index < elements; i++, index += step) one(index);
+}
+
+// As each_index, with places in shape ne. With `quads`, ne[0] is a multiple of 4 or there is one row, whose end is
+// visited one by one.
+template <class Four, class One>
+__device__ __forceinline__ void each_element(i64 elements, const i64* ne, int quads, Four four, One one) {
+    each_index(
+        elements, quads, [&](i64 index) { four(spot_at(index, ne)); },
+        [&](i64 index) { one(spot_at(index, ne)); });
 }
