@@ -5,6 +5,7 @@
 
 mod argmax;
 mod binary;
+mod check;
 mod concat;
 mod cpy;
 pub mod cuda;
@@ -30,6 +31,7 @@ mod sum;
 mod sum_rows;
 mod unary;
 
+pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
