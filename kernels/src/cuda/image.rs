@@ -42,6 +42,7 @@ pub(crate) use embedded;
 /// Files that sources include, by the name they are included under.
 pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/ids.cuh", include_str!("../shared/ids.cuh")),
     ("../shared/math.cuh", include_str!("../shared/math.cuh")),
     ("../shared/move.cuh", include_str!("../shared/move.cuh")),
     ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
@@ -57,4 +58,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::cpy::cuda::IMAGE,
     &crate::concat::cuda::IMAGE,
     &crate::repeat::cuda::IMAGE,
+    &crate::get_rows::cuda::IMAGE,
+    &crate::set_rows::cuda::IMAGE,
+    &crate::soft_max::cuda::IMAGE,
 ];
