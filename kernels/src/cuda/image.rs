@@ -24,7 +24,12 @@ macro_rules! embedded {
 pub(crate) use embedded;
 
 /// Files that sources include, by the name they are included under.
-pub const HEADERS: &[(&str, &str)] = &[("../shared/common.cuh", include_str!("../shared/common.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[
+    ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
+    ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
+];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] =
+    &[&crate::sum::cuda::IMAGE, &crate::sum_rows::cuda::IMAGE, &crate::unary::cuda::IMAGE];

@@ -6,10 +6,12 @@
 
 mod image;
 mod params;
+mod quads;
 
 pub(crate) use image::embedded;
 pub use image::{HEADERS, IMAGES, Image};
 pub use params::{Params, dtype_code};
+pub(crate) use quads::quad_form;
 
 use crate::Declined;
 use ssmgraph_ops::Layout;
