@@ -31,5 +31,10 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Every image.
-pub const IMAGES: &[&Image] =
-    &[&crate::sum::cuda::IMAGE, &crate::sum_rows::cuda::IMAGE, &crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[
+    &crate::argmax::cuda::IMAGE,
+    &crate::cumsum::cuda::IMAGE,
+    &crate::sum::cuda::IMAGE,
+    &crate::sum_rows::cuda::IMAGE,
+    &crate::unary::cuda::IMAGE,
+];
