@@ -83,7 +83,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Mean(_) => None,
         Op::Sum(_) => None,
         Op::SumRows(_) => None,
-        Op::MulMat(_) => None,
+        Op::MulMat(op) => Some(op),
         Op::Binary(_) => None,
         Op::Scale(_) => None,
         Op::Glu(_) => None,

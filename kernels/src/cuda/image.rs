@@ -27,4 +27,4 @@ pub(crate) use embedded;
 pub const HEADERS: &[(&str, &str)] = &[("../shared/common.cuh", include_str!("../shared/common.cuh"))];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[&crate::mul_mat::cuda::IMAGE, &crate::unary::cuda::IMAGE];
