@@ -6,6 +6,7 @@
 
 mod image;
 mod params;
+pub(crate) mod walk;
 
 pub(crate) use image::embedded;
 pub use image::{HEADERS, IMAGES, Image};
