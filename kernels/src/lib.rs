@@ -73,7 +73,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
     match op {
         Op::Unary(op) => Some(op),
         Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
+        Op::SsmConv(op) => Some(op),
         Op::GatedNorm(_) => None,
         Op::RmsNorm(_) => None,
         Op::L2Norm(_) => None,

@@ -31,4 +31,5 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::mul_mat::cuda::IMAGE, &crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] =
+    &[&crate::mul_mat::cuda::IMAGE, &crate::ssm_conv::cuda::IMAGE, &crate::unary::cuda::IMAGE];

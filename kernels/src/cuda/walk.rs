@@ -95,10 +95,8 @@ mod tests {
     #[test]
     fn ones_stretch_and_other_counts_do_not() {
         let row = tensor([4, 1, 1, 1], [4, 16, 16, 16]);
-        let [wide, packed] = merged([
-            stretched(&row, [4, 3, 2, 1]).expect("ones"),
-            tensor([4, 3, 2, 1], [4, 16, 48, 96]),
-        ]);
+        let [wide, packed] =
+            merged([stretched(&row, [4, 3, 2, 1]).expect("ones"), tensor([4, 3, 2, 1], [4, 16, 48, 96])]);
         assert_eq!((wide.layout.ne, wide.layout.nb[1]), ([4, 6, 1, 1], 0));
         assert!(in_quads(&[wide, packed]));
         assert_eq!(stretched(&row, [8, 3, 2, 1]), None);
