@@ -72,7 +72,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
 pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
+        Op::SsmScan(op) => Some(op),
         Op::SsmConv(op) => Some(op),
         Op::GatedNorm(_) => None,
         Op::RmsNorm(_) => None,

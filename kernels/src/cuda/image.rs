@@ -31,5 +31,9 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Every image.
-pub const IMAGES: &[&Image] =
-    &[&crate::mul_mat::cuda::IMAGE, &crate::ssm_conv::cuda::IMAGE, &crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[
+    &crate::mul_mat::cuda::IMAGE,
+    &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_scan::cuda::IMAGE,
+    &crate::unary::cuda::IMAGE,
+];
