@@ -76,8 +76,8 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
 pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
         Op::GatedNorm(_) => None,
         Op::RmsNorm(_) => None,
         Op::L2Norm(_) => None,
@@ -87,7 +87,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Mean(op) => Some(op),
         Op::Sum(op) => Some(op),
         Op::SumRows(op) => Some(op),
-        Op::MulMat(_) => None,
+        Op::MulMat(op) => Some(op),
         Op::Binary(op) => Some(op),
         Op::Scale(op) => Some(op),
         Op::Glu(op) => Some(op),

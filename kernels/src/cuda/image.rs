@@ -67,4 +67,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::cumsum::cuda::IMAGE,
     &crate::sum::cuda::IMAGE,
     &crate::sum_rows::cuda::IMAGE,
+    &crate::mul_mat::cuda::IMAGE,
+    &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_scan::cuda::IMAGE,
 ];

@@ -8,8 +8,8 @@ mod fault;
 mod image;
 pub(crate) mod moves;
 mod params;
-pub(crate) mod walk;
 mod quads;
+pub(crate) mod walk;
 
 pub use fault::{FAULT_BYTES, FaultRecord};
 pub(crate) use image::embedded;
