@@ -26,6 +26,8 @@ pub(crate) use embedded;
 /// Files that sources include, by the name they are included under.
 pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/math.cuh", include_str!("../shared/math.cuh")),
+    ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
     ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
     ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
 ];
@@ -34,6 +36,9 @@ pub const HEADERS: &[(&str, &str)] = &[
 pub const IMAGES: &[&Image] = &[
     &crate::argmax::cuda::IMAGE,
     &crate::cumsum::cuda::IMAGE,
+    &crate::gated_norm::cuda::IMAGE,
+    &crate::l2_norm::cuda::IMAGE,
+    &crate::rms_norm::cuda::IMAGE,
     &crate::sum::cuda::IMAGE,
     &crate::sum_rows::cuda::IMAGE,
     &crate::unary::cuda::IMAGE,
