@@ -66,9 +66,9 @@ __device__ __forceinline__ void store_tile(const CumsumParams& p, char* to, i64 
 }
 
 extern "C" __global__ void __launch_bounds__(128) cumsum_warps(CumsumParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number >= p.rows) return;
-    Row row = row_at(number, p.x.ne);
+    Row row = row_in_grid(number, p.x.ne);
     char* to = row_start(p.y, row);
     with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
         double carry = 0.0;
@@ -100,7 +100,7 @@ __device__ __forceinline__ double before_warp(double tile_sum, double* sums, dou
 // A block for every row.
 extern "C" __global__ void __launch_bounds__(256) cumsum_rows(CumsumParams p) {
     __shared__ double sums[WARPS];
-    Row row = row_at(blockIdx.x, p.x.ne);
+    Row row = row_in_grid(blockIdx.x, p.x.ne);
     char* to = row_start(p.y, row);
     i64 offset = threadIdx.x / WARP * WARP_TILE;
     with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
@@ -118,8 +118,9 @@ extern "C" __global__ void __launch_bounds__(256) cumsum_rows(CumsumParams p) {
 // A block for every piece: its sum.
 extern "C" __global__ void __launch_bounds__(256) cumsum_pieces(CumsumParams p) {
     __shared__ double sums[WARPS];
-    i64 piece;
-    Row row = row_at(divide(blockIdx.x, p.pieces, &piece), p.x.ne);
+    u32 number = blockIdx.x / (u32)p.pieces;
+    i64 piece = blockIdx.x - number * p.pieces;
+    Row row = row_in_grid(number, p.x.ne);
     i64 first = piece * PIECE + threadIdx.x / WARP * WARP_TILE;
     with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
         Tile tile;
@@ -132,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256) cumsum_pieces(CumsumParams p) 
 
 // A thread for every row: the sums before its pieces.
 extern "C" __global__ void __launch_bounds__(32) cumsum_carries(CumsumParams p) {
-    i64 row = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    u32 row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= p.rows) return;
     double* carries = p.carries + row * p.pieces;
     double carry = 0.0;
@@ -147,8 +148,9 @@ extern "C" __global__ void __launch_bounds__(32) cumsum_carries(CumsumParams p) 
 // A block for every piece: its running sums.
 extern "C" __global__ void __launch_bounds__(256) cumsum_finish(CumsumParams p) {
     __shared__ double sums[WARPS];
-    i64 piece;
-    Row row = row_at(divide(blockIdx.x, p.pieces, &piece), p.x.ne);
+    u32 number = blockIdx.x / (u32)p.pieces;
+    i64 piece = blockIdx.x - number * p.pieces;
+    Row row = row_in_grid(number, p.x.ne);
     char* to = row_start(p.y, row);
     i64 first = piece * PIECE + threadIdx.x / WARP * WARP_TILE;
     with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {

@@ -29,15 +29,16 @@ __device__ __forceinline__ float4 activated(float4 z, int sigmoid_gate) {
 }
 
 template <int HELD, class Group>
-__device__ __forceinline__ void normalise_group(const GatedNormParams& p, const Group& group, i64 number) {
-    i64 part;
-    Row row = row_at(divide(number, p.row_groups, &part), p.x.ne);
-    i64 start = part * p.group_size, length = p.group_size;
+__device__ __forceinline__ void normalise_group(const GatedNormParams& p, const Group& group, u32 number) {
+    u32 outer = number / (u32)p.row_groups;
+    Row row = row_in_grid(outer, p.x.ne);
+    i64 start = (number - outer * p.row_groups) * p.group_size;
+    int length = (int)p.group_size;
     const char* x = row_start(p.x, row) + start * p.x.nb[0];
     const char* z = row_start(p.z, row) + start * p.z.nb[0];
     const char* w = p.w.data + (p.shared_weight ? 0 : start * p.w.nb[0]);
     char* y = row_start(p.y, row) + start * p.y.nb[0];
-    auto finish = [&](i64 i, const Values& values, float factor) {
+    auto finish = [&](int i, const Values& values, float factor) {
         float4 v = scaled(values.v, factor);
         if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
         else v = times(v, load_quad(StridedRow{w, p.w.nb[0], F32}, i, length, 0.0f));
@@ -45,7 +46,7 @@ __device__ __forceinline__ void normalise_group(const GatedNormParams& p, const 
         store_quad(y, p.y.dtype, p.y_form, i, length, v);
     };
     auto all = [&](auto from_x, auto from_z) {
-        auto load = [&](i64 i) {
+        auto load = [&](int i) {
             Values values = {load_quad(from_x, i, length, 0.0f), load_quad(from_z, i, length, 0.0f)};
             if (p.gate_first) values.v = times(values.v, activated(values.gate, p.sigmoid_gate));
             return values;
@@ -58,12 +59,12 @@ __device__ __forceinline__ void normalise_group(const GatedNormParams& p, const 
 }
 
 extern "C" __global__ void __launch_bounds__(128) gated_norm_heads(GatedNormParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number < p.groups) normalise_group<1>(p, WarpGroup(), number);
 }
 
 extern "C" __global__ void __launch_bounds__(128) gated_norm_warps(GatedNormParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number < p.groups) normalise_group<HELD_MAX>(p, WarpGroup(), number);
 }
 

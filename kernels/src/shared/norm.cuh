@@ -54,21 +54,21 @@ struct NormScale {
 // For a row of `length` elements: `load(i)` gives a quad of operands from element i on, whose values, `.v`, are 0 from
 // the row's end on; `store(i, quad, factor)` writes the normalised quad.
 template <int HELD, class Group, class Load, class Store>
-__device__ __forceinline__ void normalise(const Group& group, i64 length, const NormScale& scale,
+__device__ __forceinline__ void normalise(const Group& group, int length, const NormScale& scale,
                                           const Load& load, const Store& store) {
-    i64 first = 4 * group.thread();
+    int first = 4 * group.thread();
     int step = 4 * group.threads();
     float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     decltype(load(0)) held[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        i64 i = first + k * step;
+        int i = first + k * step;
         held[k] = {};
         if (i < length) held[k] = load(i);
     }
 #pragma unroll
     for (int k = 0; k < HELD; k++) add_squares(squares, held[k].v);
-    for (i64 i = first + HELD * step; i < length; i += step) add_squares(squares, load(i).v);
+    for (int i = first + HELD * step; i < length; i += step) add_squares(squares, load(i).v);
     float sum = group.reduce((squares.x + squares.y) + (squares.z + squares.w), 0.0f, Plus());
     double exact = sum;
     // Sums below lose squares that round to 0, sums above may have become infinite. Every thread has the same sum.
@@ -76,14 +76,14 @@ __device__ __forceinline__ void normalise(const Group& group, i64 length, const 
         exact = 0.0;
 #pragma unroll
         for (int k = 0; k < HELD; k++) exact += wide_squares(held[k].v);
-        for (i64 i = first + HELD * step; i < length; i += step) exact += wide_squares(load(i).v);
+        for (int i = first + HELD * step; i < length; i += step) exact += wide_squares(load(i).v);
         exact = group.reduce(exact, 0.0, Plus());
     }
     float factor = scale(exact);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        i64 i = first + k * step;
+        int i = first + k * step;
         if (i < length) store(i, held[k], factor);
     }
-    for (i64 i = first + HELD * step; i < length; i += step) store(i, load(i), factor);
+    for (int i = first + HELD * step; i < length; i += step) store(i, load(i), factor);
 }
