@@ -5,6 +5,7 @@
 
 mod argmax;
 mod binary;
+mod check;
 mod concat;
 mod cpy;
 pub mod cuda;
@@ -18,6 +19,7 @@ pub mod mapped;
 mod mean;
 pub mod memory;
 mod mul_mat;
+mod numerics;
 mod repeat;
 mod rms_norm;
 mod scale;
@@ -30,9 +32,11 @@ mod sum;
 mod sum_rows;
 mod unary;
 
+pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
+pub use numerics::Numerics;
 pub use shared::pool::{Pool, WORKERS_MAX};
 pub use shared::simd::arch_name;
 
@@ -72,26 +76,26 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
 pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
         Op::GatedNorm(op) => Some(op),
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
-        Op::SoftMax(_) => None,
+        Op::SoftMax(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
         Op::Mean(op) => Some(op),
         Op::Sum(op) => Some(op),
         Op::SumRows(op) => Some(op),
-        Op::MulMat(_) => None,
-        Op::Binary(_) => None,
-        Op::Scale(_) => None,
-        Op::Glu(_) => None,
-        Op::GetRows(_) => None,
-        Op::SetRows(_) => None,
-        Op::Cpy(_) => None,
-        Op::Concat(_) => None,
-        Op::Repeat(_) => None,
+        Op::MulMat(op) => Some(op),
+        Op::Binary(op) => Some(op),
+        Op::Scale(op) => Some(op),
+        Op::Glu(op) => Some(op),
+        Op::GetRows(op) => Some(op),
+        Op::SetRows(op) => Some(op),
+        Op::Cpy(op) => Some(op),
+        Op::Concat(op) => Some(op),
+        Op::Repeat(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

@@ -11,6 +11,22 @@ pub struct Image {
     pub ptx: &'static str,
 }
 
+impl Image {
+    /// Bytes of an entry's parameter; `None` when the PTX has no such entry, or one that does not take one
+    /// struct by value.
+    pub fn parameter_bytes(&self, entry: &str) -> Option<usize> {
+        let start = self.ptx.find(&format!(".entry {entry}("))?;
+        let declaration = &self.ptx[start..];
+        let parameters = &declaration[..declaration.find(')')?];
+        let mut sizes = parameters.split(".param ").skip(1).map(|parameter| {
+            let size = parameter.split_once('[')?.1.split_once(']')?.0;
+            size.parse().ok()
+        });
+        let only = sizes.next()?;
+        if sizes.next().is_some() { None } else { only }
+    }
+}
+
 /// The image of an op's folder.
 macro_rules! embedded {
     ($name:literal) => {
@@ -26,7 +42,11 @@ pub(crate) use embedded;
 /// Files that sources include, by the name they are included under.
 pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/ids.cuh", include_str!("../shared/ids.cuh")),
     ("../shared/math.cuh", include_str!("../shared/math.cuh")),
+    ("../shared/move.cuh", include_str!("../shared/move.cuh")),
+    ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
+    ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
     ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
     ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
     ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
@@ -34,6 +54,16 @@ pub const HEADERS: &[(&str, &str)] = &[
 
 /// Every image.
 pub const IMAGES: &[&Image] = &[
+    &crate::unary::cuda::IMAGE,
+    &crate::binary::cuda::IMAGE,
+    &crate::scale::cuda::IMAGE,
+    &crate::glu::cuda::IMAGE,
+    &crate::cpy::cuda::IMAGE,
+    &crate::concat::cuda::IMAGE,
+    &crate::repeat::cuda::IMAGE,
+    &crate::get_rows::cuda::IMAGE,
+    &crate::set_rows::cuda::IMAGE,
+    &crate::soft_max::cuda::IMAGE,
     &crate::argmax::cuda::IMAGE,
     &crate::cumsum::cuda::IMAGE,
     &crate::gated_norm::cuda::IMAGE,
@@ -41,5 +71,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::rms_norm::cuda::IMAGE,
     &crate::sum::cuda::IMAGE,
     &crate::sum_rows::cuda::IMAGE,
-    &crate::unary::cuda::IMAGE,
+    &crate::mul_mat::cuda::IMAGE,
+    &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_scan::cuda::IMAGE,
 ];
