@@ -6,7 +6,7 @@
 // compare per element, so that memory is the limit (4 bytes an element). Candidates meet as one 64-bit number, an
 // order key above the complement of the index: the greatest is the largest element of lowest index, in any order of
 // meeting, so that cutting a row changes no result.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct ArgmaxParams {

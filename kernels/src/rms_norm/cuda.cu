@@ -14,10 +14,6 @@ struct RmsNormParams {
     int x_form, w_form, y_form;
 };
 
-struct Values {
-    float4 v;
-};
-
 // A row of w, repeated until it covers x.
 struct Repeated {
     const char* row;
@@ -32,26 +28,45 @@ struct Repeated {
     __device__ __forceinline__ u32 next(u32 i) const { return i + 1 == length ? 0 : i + 1; }
 };
 
+// A row with the operands that belong to it.
+struct RmsRow {
+    const RmsNormParams& p;
+    const char* x;
+    const char* w;
+    char* y;
+    int length;
+
+    struct Quad {
+        float4 v;
+    };
+
+    template <class Body> __device__ __forceinline__ void with(const Body& body) const {
+        with_row(p.x_form, p.x, x, [&](auto from) {
+            if (length % 4 == 0) body([&](int i) { return Quad{from.four(i)}; });
+            else body([&](int i) { return Quad{load_quad(from, i, length, 0.0f)}; });
+        });
+    }
+
+    __device__ __forceinline__ void prepare(Quad&) const {}
+
+    __device__ __forceinline__ void store(int i, const Quad& quad, float factor) const {
+        float4 v = scaled(quad.v, factor);
+        if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
+        else if (p.weight) v = times(v, load_quad(Repeated{w, p.w.nb[0], (u32)p.w.ne[0]}, i, length, 0.0f));
+        store_quad(y, p.y.dtype, p.y_form, i, length, v);
+    }
+};
+
 template <int HELD, class Group>
 __device__ __forceinline__ void normalise_row(const RmsNormParams& p, const Group& group, u32 number) {
     Row row = row_in_grid(number, p.x.ne);
-    char* to = row_start(p.y, row);
-    int length = (int)p.x.ne[0];
     const char* w = nullptr;
     if (p.weight) {
         Row from = {(u32)row.i1 % (u32)p.w.ne[1], (u32)row.i2 % (u32)p.w.ne[2], (u32)row.i3 % (u32)p.w.ne[3]};
         w = row_start(p.w, from);
     }
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        normalise<HELD>(
-            group, length, p.scale, [&](int i) { return Values{load_quad(from, i, length, 0.0f)}; },
-            [&](int i, const Values& values, float factor) {
-                float4 v = scaled(values.v, factor);
-                if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
-                else if (p.weight) v = times(v, load_quad(Repeated{w, p.w.nb[0], (u32)p.w.ne[0]}, i, length, 0.0f));
-                store_quad(to, p.y.dtype, p.y_form, i, length, v);
-            });
-    });
+    int length = (int)p.x.ne[0];
+    normalise<HELD>(group, length, p.scale, RmsRow{p, row_start(p.x, row), w, row_start(p.y, row), length});
 }
 
 extern "C" __global__ void __launch_bounds__(128) rms_norm_heads(RmsNormParams p) {

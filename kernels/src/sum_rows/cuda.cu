@@ -7,7 +7,7 @@
 // Sums in f64, rounded once, as on the CPU. Limited by memory (4 bytes an element); with f64 units at 1/64 of the
 // f32 rate, as in consumer devices, conversion and addition come to about the same time. Two-term f32 sums would be
 // cheaper there, but turn infinities into NaN. A row below 128 elements leaves lanes idle.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct SumRowsParams {
