@@ -46,7 +46,7 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
     let expected = case.expected()?;
     let mut first: Option<Vec<HostTensor>> = None;
     for seed in [0, 1, 2] {
-        let got = compute(engine, case, seed)?;
+        let got = compute(engine, case, seed, None)?;
         for (index, (got, want)) in got.iter().zip(&expected).enumerate() {
             if let Some(mismatch) = case.tolerance.mismatch(got, want) {
                 return Err(format!("{} {mismatch} (seed {seed})", case.op.result_name(index)).into());
@@ -58,11 +58,25 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
             Some(_) => {}
         }
     }
+    let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
+    let result = case.op.infer(&layouts)?[0];
+    let Storage::Fresh { reuse } = case.op.storage() else { return Ok(()) };
+    for &operand in reuse.iter().filter(|&&operand| layouts.get(operand) == Some(&result)) {
+        if first != Some(compute(engine, case, 1, Some(operand))?) {
+            return Err(format!("other bits when result 0 takes over operand {operand}").into());
+        }
+    }
     Ok(())
 }
 
-/// The results of a case, its launches run in order with threads and blocks ordered by `seed`.
-fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, Failed> {
+/// The results of a case, its launches run in order with threads and blocks ordered by `seed`. Result 0 takes
+/// over the memory of the operand `reused`.
+fn compute(
+    engine: &Engine,
+    case: &Case,
+    seed: u32,
+    reused: Option<usize>,
+) -> Result<Vec<HostTensor>, Failed> {
     let kernel: &dyn CudaKernel = ssmgraph_kernels::cuda_kernel(&case.op).expect("asked before");
     let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
     let result_layouts = case.op.infer(&layouts)?;
@@ -72,10 +86,13 @@ fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, F
     let update = case.op.storage() == Storage::Update;
     let fresh: Vec<Device> =
         result_layouts.iter().map(|layout| Device::holding(&vec![0xff; layout.span_bytes()])).collect();
-    let results: Vec<DeviceTensor> = match update {
+    let mut results: Vec<DeviceTensor> = match update {
         true => vec![tensors[0]],
         false => fresh.iter().zip(&result_layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect(),
     };
+    if let Some(operand) = reused {
+        results[0] = tensors[operand];
+    }
     let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(&layouts, &result_layouts)]);
     let fault = Device::holding(&[0; FAULT_BYTES]);
     let call =
@@ -97,9 +114,15 @@ fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, F
         packed.view_mut().map_err(|error| error.to_string())?.copy_from(&strided.view());
         Ok(packed)
     };
-    match update {
-        true => Ok(vec![read(&buffers[0], &layouts[0])?]),
-        false => fresh.iter().zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect(),
+    match (update, reused) {
+        (true, _) => Ok(vec![read(&buffers[0], &layouts[0])?]),
+        (false, None) => {
+            fresh.iter().zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect()
+        }
+        (false, Some(operand)) => {
+            let places = std::iter::once(&buffers[operand]).chain(&fresh[1..]);
+            places.zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect()
+        }
     }
 }
 
