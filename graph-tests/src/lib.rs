@@ -1,5 +1,6 @@
 //! What the tests of ssmgraph share.
 
 pub mod arrays;
+pub mod cuda_images;
 pub mod random_graph;
 pub mod random_model;

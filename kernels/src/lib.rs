@@ -19,6 +19,7 @@ pub mod mapped;
 mod mean;
 pub mod memory;
 mod mul_mat;
+mod numerics;
 mod repeat;
 mod rms_norm;
 mod scale;
@@ -35,6 +36,7 @@ pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
+pub use numerics::Numerics;
 pub use shared::pool::{Pool, WORKERS_MAX};
 pub use shared::simd::arch_name;
 
@@ -74,18 +76,18 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
 pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
     match op {
         Op::Unary(op) => Some(op),
-        Op::SsmScan(_) => None,
-        Op::SsmConv(_) => None,
-        Op::GatedNorm(_) => None,
-        Op::RmsNorm(_) => None,
-        Op::L2Norm(_) => None,
+        Op::SsmScan(op) => Some(op),
+        Op::SsmConv(op) => Some(op),
+        Op::GatedNorm(op) => Some(op),
+        Op::RmsNorm(op) => Some(op),
+        Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
-        Op::Cumsum(_) => None,
-        Op::Argmax(_) => None,
-        Op::Mean(_) => None,
-        Op::Sum(_) => None,
-        Op::SumRows(_) => None,
-        Op::MulMat(_) => None,
+        Op::Cumsum(op) => Some(op),
+        Op::Argmax(op) => Some(op),
+        Op::Mean(op) => Some(op),
+        Op::Sum(op) => Some(op),
+        Op::SumRows(op) => Some(op),
+        Op::MulMat(op) => Some(op),
         Op::Binary(op) => Some(op),
         Op::Scale(op) => Some(op),
         Op::Glu(op) => Some(op),

@@ -3,8 +3,8 @@
 //! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`. Where the op lets a
 //! result take an operand's memory, the case runs once more that way, and must give the same bits.
 
+use cuda::engine::{Engine, Geometry, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
-use ssmgraph_emulator::engine::{Engine, Geometry, Mode};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
 use ssmgraph_ops::case::Values;
 use ssmgraph_ops::shape::checked_row;

@@ -47,6 +47,9 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/move.cuh", include_str!("../shared/move.cuh")),
     ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
     ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
+    ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
+    ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
+    ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
 ];
 
 /// Every image.
@@ -61,4 +64,14 @@ pub const IMAGES: &[&Image] = &[
     &crate::get_rows::cuda::IMAGE,
     &crate::set_rows::cuda::IMAGE,
     &crate::soft_max::cuda::IMAGE,
+    &crate::argmax::cuda::IMAGE,
+    &crate::cumsum::cuda::IMAGE,
+    &crate::gated_norm::cuda::IMAGE,
+    &crate::l2_norm::cuda::IMAGE,
+    &crate::rms_norm::cuda::IMAGE,
+    &crate::sum::cuda::IMAGE,
+    &crate::sum_rows::cuda::IMAGE,
+    &crate::mul_mat::cuda::IMAGE,
+    &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_scan::cuda::IMAGE,
 ];

@@ -236,6 +236,11 @@ impl Stream {
         Ok(Stream { context: context.clone(), raw })
     }
 
+    /// The driver's handle, for libraries that queue work themselves.
+    pub fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+
     /// Waits until all work is done.
     ///
     /// Errors: the first that the work met.

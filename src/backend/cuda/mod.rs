@@ -4,7 +4,11 @@
 //! captured into a graph at its second run and replayed from then on. A run waits for its end, so that an
 //! error belongs to the run that caused it and memory may be dropped after it.
 
+mod blas;
+pub mod cache;
+pub mod compile;
 mod driver;
+mod hash;
 mod memory;
 mod modules;
 mod program;
@@ -12,7 +16,7 @@ mod replay;
 
 pub use driver::{CudaError, DeviceInfo};
 
-use super::{Backend, BackendError, Buffer, Declined, Program, SharedBytes, Step, check_range};
+use super::{Backend, BackendError, Buffer, Declined, Numerics, Program, SharedBytes, Step, check_range};
 use driver::{Context, DeviceMemory};
 use memory::{Copies, CudaBuffer, Pool, lock};
 use modules::Modules;
@@ -30,6 +34,7 @@ const CAPABILITY_MIN: (u32, u32) = (7, 0);
 #[derive(Clone)]
 pub struct CudaBackend {
     device: Arc<Device>,
+    numerics: Numerics,
 }
 
 /// A device with everything that its programs share.
@@ -66,14 +71,14 @@ impl CudaBackend {
         let copies = Copies::new(&context)?;
         let device = Device {
             name,
+            modules: Mutex::new(Modules::new(info.capability)),
             info,
             context,
             copies: Mutex::new(copies),
             pool: Mutex::default(),
-            modules: Mutex::default(),
             executables: Mutex::default(),
         };
-        Ok(CudaBackend { device: Arc::new(device) })
+        Ok(CudaBackend { device: Arc::new(device), numerics: Numerics::Exact })
     }
 
     /// The devices of this machine; none without a driver.
@@ -85,6 +90,12 @@ impl CudaBackend {
             started => started?,
         }
         (0..driver::device_count()?).map(CudaBackend::new).collect()
+    }
+
+    /// The same device with other numerics. `Fast` takes matrix products of `f32` weights with many tokens to
+    /// cuBLAS where that is installed.
+    pub fn with_numerics(self, numerics: Numerics) -> CudaBackend {
+        CudaBackend { numerics, ..self }
     }
 
     /// What the device is.
@@ -144,7 +155,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(CudaProgram::new(&self.device, &steps)?))
+        Ok(Box::new(CudaProgram::new(&self.device, &steps, self.numerics)?))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Segments on the device: run once launch by launch, captured then, and replayed as one graph from there on.
 
+use super::blas::{Blas, Product};
 use super::driver::{CudaError, Function, Pinned, Stream};
 use super::memory::{Block, CudaBuffer, lock};
 use super::replay::{Replay, Topology};
 use super::{Device, backend_error};
-use crate::backend::{BackendError, Buffer, Observer, Program, Slice, Step};
+use crate::backend::{BackendError, Buffer, Numerics, Observer, Program, Slice, Step};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, Guard, Launch};
 use ssmgraph_kernels::{Extent, check_call, cuda_kernel};
 use ssmgraph_ops::shape::checked_row;
@@ -15,9 +16,11 @@ use std::sync::Arc;
 /// A compiled segment.
 pub struct CudaProgram {
     device: Arc<Device>,
+    /// Before the stream, which it must not outlive.
+    blas: Option<Blas>,
     stream: Stream,
-    launches: Vec<Bound>,
-    /// For each step its op and its launches.
+    work: Vec<Work>,
+    /// For each step its op and its share of the work.
     steps: Vec<(Op, Range<usize>)>,
     faults: Option<Faults>,
     replay: Replay,
@@ -25,6 +28,21 @@ pub struct CudaProgram {
     /// What launches point into, kept alive.
     _scratch: Block,
     _buffers: Vec<Arc<dyn Buffer>>,
+}
+
+/// What is queued for a step.
+enum Work {
+    Kernel(Bound),
+    Product(Product),
+}
+
+impl Work {
+    fn name(&self) -> &'static str {
+        match self {
+            Work::Kernel(bound) => bound.launch.entry,
+            Work::Product(_) => "cublas",
+        }
+    }
 }
 
 /// A launch with its kernel.
@@ -116,7 +134,11 @@ impl CudaProgram {
     /// Prepares steps: everything is allocated and loaded here, so that runs do neither.
     ///
     /// Errors: a step that is not sound or has no kernel, memory that is refused, the driver's.
-    pub fn new(device: &Arc<Device>, steps: &[Step]) -> Result<CudaProgram, BackendError> {
+    pub fn new(
+        device: &Arc<Device>,
+        steps: &[Step],
+        numerics: Numerics,
+    ) -> Result<CudaProgram, BackendError> {
         let placed =
             steps.iter().map(|step| place(device, step)).collect::<Result<Vec<_>, BackendError>>()?;
         let cuda = |error| backend_error(&device.name, error, 0);
@@ -126,23 +148,30 @@ impl CudaProgram {
             .map_err(|error| backend_error(&device.name, error, scratch_bytes))?;
         let stream = Stream::new(&device.context).map_err(cuda)?;
         let faults = Faults::new(device, &stream, &placed).map_err(cuda)?;
-        let (mut launches, mut ranges) = (Vec::new(), Vec::new());
+        let blas = match numerics {
+            Numerics::Exact => None,
+            Numerics::Fast => Blas::new(device, &stream).map_err(cuda)?,
+        };
+        let (mut work, mut ranges) = (Vec::new(), Vec::new());
         for (index, step) in placed.iter().enumerate() {
-            let start = launches.len();
+            let start = work.len();
             let fault = faults.as_ref().map_or(0, |faults| faults.record_of(index));
-            for launch in step.launches(scratch.address(), fault) {
-                launches.push(Bound::new(device, launch).map_err(cuda)?);
+            match blas.as_ref().and_then(|_| Product::of(step.op, &step.inputs, &step.results)) {
+                Some(product) => work.push(Work::Product(product)),
+                None => {
+                    for launch in step.launches(scratch.address(), fault) {
+                        work.push(Work::Kernel(Bound::new(device, launch).map_err(cuda)?));
+                    }
+                }
             }
-            ranges.push((step.op.clone(), start..launches.len()));
+            ranges.push((step.op.clone(), start..work.len()));
         }
         Ok(CudaProgram {
             device: device.clone(),
+            blas,
             stream,
-            topology: Topology {
-                entries: launches.iter().map(|bound| bound.launch.entry).collect(),
-                faults: faults.is_some(),
-            },
-            launches,
+            topology: Topology { entries: work.iter().map(Work::name).collect(), faults: faults.is_some() },
+            work,
             steps: ranges,
             faults,
             replay: Replay::Cold,
@@ -155,17 +184,24 @@ impl CudaProgram {
         })
     }
 
-    /// Queues some of the launches.
+    /// Queues some of the work.
     fn queue(&self, range: Range<usize>) -> Result<(), CudaError> {
-        for bound in &self.launches[range] {
-            let Launch { grid, block, shared_bytes, .. } = bound.launch;
+        for work in &self.work[range] {
             // SAFETY: `check_call` found the places of the step inside buffers that the program keeps alive,
-            // as it does the scratch and the fault records; `run` waits for the end. The parameter's length
-            // was compared with the kernel's.
-            let launched =
-                unsafe { self.stream.launch(bound.function, grid, block, shared_bytes, &bound.parameter) };
-            launched.map_err(|mut error| {
-                error.reason = format!("{}: {}", bound.launch.entry, error.reason);
+            // as it does the scratch and the fault records; `run` waits for the end. The length of a
+            // kernel's parameter was compared with what the kernel takes.
+            let queued = unsafe {
+                match (work, &self.blas) {
+                    (Work::Kernel(Bound { function, launch, parameter }), _) => {
+                        let Launch { grid, block, shared_bytes, .. } = *launch;
+                        self.stream.launch(*function, grid, block, shared_bytes, parameter)
+                    }
+                    (Work::Product(product), Some(blas)) => blas.multiply(product),
+                    (Work::Product(_), None) => unreachable!("products are made only with a handle"),
+                }
+            };
+            queued.map_err(|mut error| {
+                error.reason = format!("{}: {}", work.name(), error.reason);
                 error
             })?;
         }
@@ -174,7 +210,7 @@ impl CudaProgram {
 
     /// Queues everything, and the copy of the fault records to the host.
     fn queue_all(&self) -> Result<(), CudaError> {
-        self.queue(0..self.launches.len())?;
+        self.queue(0..self.work.len())?;
         self.faults.as_ref().map_or(Ok(()), |faults| faults.download(&self.stream))
     }
 
@@ -202,9 +238,9 @@ impl CudaProgram {
 
     /// Queues and waits step by step, telling the observer.
     fn queue_observed(&self, observer: &dyn Observer) -> Result<(), CudaError> {
-        for (index, (_, launches)) in self.steps.iter().enumerate() {
+        for (index, (_, work)) in self.steps.iter().enumerate() {
             observer.begin(index);
-            self.queue(launches.clone())?;
+            self.queue(work.clone())?;
             self.stream.synchronize()?;
             observer.end(index);
         }
@@ -226,7 +262,7 @@ impl CudaProgram {
 
 impl Program for CudaProgram {
     fn run(&mut self, observer: Option<&dyn Observer>) -> Result<(), BackendError> {
-        if self.launches.is_empty() && observer.is_none() {
+        if self.work.is_empty() && observer.is_none() {
             return Ok(());
         }
         let device = self.device.clone();

@@ -1,0 +1,112 @@
+//! CUDA images: compiled by a pinned NVRTC, so that the same source gives the same PTX on every machine, and
+//! assembled for the devices that the PTX is meant for. `cuda_images` is the command, `tests/cuda_images.rs` the
+//! test.
+
+pub mod assemble;
+pub mod ptx;
+pub mod table;
+pub mod tools;
+
+use ssmgraph::backend::cuda::compile::{self, Compiled, EMBEDDED_TARGET};
+use ssmgraph_kernels::cuda::{IMAGES, Image};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tools::Tools;
+
+/// How to bring every embedded image up to date.
+pub const BUILD_COMMAND: &str = "cargo run -p graph-tests --bin cuda_images -- build";
+
+/// The workspace's folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("graph-tests lies in the workspace")
+}
+
+/// Where an image's PTX is kept.
+pub fn ptx_path(image: &Image) -> PathBuf {
+    root().join("kernels/src").join(image.name).join("cuda.ptx")
+}
+
+/// First line of an image's PTX: what the rest was compiled from.
+pub fn source_line(image: &Image) -> String {
+    format!("// source {:016x}", compile::source_hash(image, EMBEDDED_TARGET))
+}
+
+/// Whether the embedded PTX was compiled from the source as it is now.
+///
+/// Errors: it was not; what to run.
+pub fn is_current(image: &Image) -> Result<(), String> {
+    let found = image.ptx.lines().next().unwrap_or("nothing");
+    let wanted = source_line(image);
+    if found == wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "kernels/src/{0}/cuda.ptx is not made from kernels/src/{0}/cuda.cu as it is now: it starts with \
+         `{found}`, expected `{wanted}`; run: {BUILD_COMMAND}",
+        image.name
+    ))
+}
+
+/// The PTX file of an image, compiled now.
+///
+/// Errors: the source does not compile.
+pub fn compiled(_tools: &Tools, image: &Image) -> Result<String, String> {
+    match compile::compile(image, EMBEDDED_TARGET).map_err(|e| e.to_string())? {
+        Compiled::Ptx(ptx) => Ok(format!("{}\n{ptx}", source_line(image))),
+        Compiled::Cubin(_) => Err(format!("{EMBEDDED_TARGET} gave machine code")),
+    }
+}
+
+/// Compiles every image and writes those that differ. Gives the paths of these.
+///
+/// Errors: a source that does not compile, a file that cannot be written.
+pub fn build(tools: &Tools) -> Result<Vec<PathBuf>, String> {
+    let mut written = Vec::new();
+    for image in IMAGES {
+        let ptx = compiled(tools, image)?;
+        let path = ptx_path(image);
+        if fs::read(&path).ok().as_deref() != Some(ptx.as_bytes()) {
+            fs::write(&path, ptx).map_err(|e| format!("{}: {e}", path.display()))?;
+            written.push(path);
+        }
+    }
+    Ok(written)
+}
+
+/// What differs between the PTX that is kept and what its source compiles to; empty when all is well.
+pub fn differences(tools: &Tools) -> Vec<String> {
+    let check = |image: &&'static Image| {
+        let wanted = compiled(tools, image)?;
+        let line = |text: &str, number: usize| text.lines().nth(number).unwrap_or("its end").to_owned();
+        if image.ptx == wanted {
+            return Ok(());
+        }
+        let number = image.ptx.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
+        Err(format!(
+            "kernels/src/{}/cuda.ptx: line {} is `{}`, the source compiles to `{}`; run: {BUILD_COMMAND}",
+            image.name,
+            number + 1,
+            line(image.ptx, number),
+            line(&wanted, number)
+        ))
+    };
+    IMAGES.iter().filter_map(|image| check(image).err()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edited_source_is_noticed() {
+        let source = "#include \"../shared/common.cuh\"\nint x;";
+        let before = Image { name: "op", source, ptx: "" };
+        let ptx = format!("{}\n.version 8.0\n", source_line(&before)).leak();
+        assert_eq!(is_current(&Image { ptx, ..before }), Ok(()));
+
+        let edited = Image { name: "op", source: "#include \"../shared/common.cuh\"\nint y;", ptx };
+        let complaint = is_current(&edited).unwrap_err();
+        assert!(complaint.ends_with(&format!("run: {BUILD_COMMAND}")), "{complaint}");
+        assert!(is_current(&Image { name: "op", source, ptx: "" }).is_err());
+    }
+}
