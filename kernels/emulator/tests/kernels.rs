@@ -1,12 +1,14 @@
 //! Every case of every op that has a CUDA kernel, launched directly on the engine, without a driver.
 //!
-//! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`.
+//! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`. Where the op lets a
+//! result take an operand's memory, the case runs once more that way, and must give the same bits.
 
 use cuda::engine::{Engine, Geometry, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
+use ssmgraph_ops::case::Values;
 use ssmgraph_ops::shape::checked_row;
-use ssmgraph_ops::{Case, HostTensor, Layout, OpKind, Storage};
+use ssmgraph_ops::{Case, DType, GetRows, HostTensor, Layout, Op, OpKind, SetRows, Storage, Tolerance};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
@@ -39,6 +41,15 @@ fn main() {
             }
         }
     }
+    for (op, inputs) in strangers() {
+        for (mode, engine) in &engines {
+            let (engine, op, inputs) = (engine.clone(), op.clone(), inputs.clone());
+            let name = format!("{mode}/{}/stranger_among_{}", op.name(), inputs[inputs.len() - 1].ne()[0]);
+            trials.push(Trial::test(name, move || {
+                run_stranger(&engine, &Case::new("stranger", op, inputs.clone(), Tolerance::EXACT))
+            }));
+        }
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -58,29 +69,79 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
             Some(_) => {}
         }
     }
-    let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
-    let result = case.op.infer(&layouts)?[0];
-    let Storage::Fresh { reuse } = case.op.storage() else { return Ok(()) };
-    for &operand in reuse.iter().filter(|&&operand| layouts.get(operand) == Some(&result)) {
-        if first != Some(compute(engine, case, 1, Some(operand))?) {
-            return Err(format!("other bits when result 0 takes over operand {operand}").into());
+    for operand in reusable(case)? {
+        if first != Some(compute(engine, case, 0, Some(operand))?) {
+            return Err(format!("other bits in the memory of operand {operand}").into());
         }
     }
     Ok(())
 }
 
-/// The results of a case, its launches run in order with threads and blocks ordered by `seed`. Result 0 takes
-/// over the memory of the operand `reused`.
+/// Operands whose memory result 0 may take, and fits.
+fn reusable(case: &Case) -> Result<Vec<usize>, Failed> {
+    let Storage::Fresh { reuse } = case.op.storage() else { return Ok(Vec::new()) };
+    let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
+    let result = case.op.infer(&layouts)?[0];
+    Ok(reuse.iter().copied().filter(|&operand| layouts.get(operand) == Some(&result)).collect())
+}
+
+/// Ops that read ids, with two ids outside their table, few and many.
+fn strangers() -> Vec<(Op, Vec<HostTensor>)> {
+    let list = |count: usize| {
+        let mut ids = vec![0; 2 * count];
+        (ids[count - 1], ids[count + 2]) = (3, -2);
+        HostTensor::from_i32(&[count, 2], &ids).expect("two short lists")
+    };
+    let table = Values::new(7).tensor(DType::F32, &[5, 3, 2], -1.0, 1.0);
+    [9, 700]
+        .into_iter()
+        .flat_map(|count| {
+            let src = Values::new(8).tensor(DType::F32, &[5, count, 2], -1.0, 1.0);
+            let get = (Op::from(GetRows), vec![table.clone(), list(count)]);
+            [get, (Op::from(SetRows), vec![table.clone(), src, list(count)])]
+        })
+        .collect()
+}
+
+/// The first stranger in index order is the one reported, whatever the schedule, and no table changes.
+fn run_stranger(engine: &Engine, case: &Case) -> Result<(), Failed> {
+    let expected = case.expected().expect_err("there is a stranger").to_string();
+    for seed in [0, 1, 2] {
+        let memory: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
+        let outcome = compute_in(engine, case, seed, None, &memory);
+        let got = outcome.err().and_then(|failed| failed.message().map(String::from));
+        if got.as_ref() != Some(&expected) {
+            return Err(format!("got {got:?}, expected {expected}").into());
+        }
+        if memory.iter().zip(&case.inputs).any(|(memory, tensor)| memory.bytes() != tensor.bytes()) {
+            return Err("an operand has changed".into());
+        }
+    }
+    Ok(())
+}
+
+/// The results of a case, its launches run in order with threads and blocks ordered by `seed`; result 0 in the
+/// memory of operand `reused`.
 fn compute(
     engine: &Engine,
     case: &Case,
     seed: u32,
     reused: Option<usize>,
 ) -> Result<Vec<HostTensor>, Failed> {
+    let buffers: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
+    compute_in(engine, case, seed, reused, &buffers)
+}
+
+fn compute_in(
+    engine: &Engine,
+    case: &Case,
+    seed: u32,
+    reused: Option<usize>,
+    buffers: &[Device],
+) -> Result<Vec<HostTensor>, Failed> {
     let kernel: &dyn CudaKernel = ssmgraph_kernels::cuda_kernel(&case.op).expect("asked before");
     let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
     let result_layouts = case.op.infer(&layouts)?;
-    let buffers: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
     let tensors: Vec<DeviceTensor> =
         buffers.iter().zip(&layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect();
     let update = case.op.storage() == Storage::Update;
@@ -91,22 +152,24 @@ fn compute(
         false => fresh.iter().zip(&result_layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect(),
     };
     if let Some(operand) = reused {
-        results[0] = tensors[operand];
+        results[0].address = tensors[operand].address;
     }
     let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(&layouts, &result_layouts)]);
     let fault = Device::holding(&[0; FAULT_BYTES]);
     let call =
         CudaCall { inputs: &tensors, results: &results, scratch: scratch.start(), fault: fault.start() };
-    for launch in kernel.launches(&call) {
+    let launches = kernel.launches(&call);
+    for launch in &launches {
         let geometry =
             Geometry { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes, seed };
         // SAFETY: all addresses are of buffers that live until the end of this function.
         unsafe { engine.run(launch.entry, geometry, &[&launch.params.bytes()], lookup)? };
-        if let Some(fault) = FaultRecord::read(&fault.bytes()) {
-            let guard = launch.guard.ok_or("a launch without a guard raised a fault")?;
-            checked_row(case.op.name(), guard.operand, fault.place, fault.id, guard.rows)?;
-            return Err("a fault was raised for an id that is inside its table".into());
-        }
+    }
+    if let Some(fault) = FaultRecord::read(&fault.bytes()) {
+        let guard = launches.iter().find_map(|launch| launch.guard);
+        let guard = guard.ok_or("launches without a guard raised a fault")?;
+        checked_row(case.op.name(), guard.operand, fault.place, fault.id, guard.rows)?;
+        return Err("a fault was raised for an id that is inside its table".into());
     }
     let read = |buffer: &Device, layout: &Layout| {
         let strided = HostTensor::from_bytes(*layout, buffer.bytes()).map_err(|error| error.to_string())?;
@@ -114,15 +177,9 @@ fn compute(
         packed.view_mut().map_err(|error| error.to_string())?.copy_from(&strided.view());
         Ok(packed)
     };
-    match (update, reused) {
-        (true, _) => Ok(vec![read(&buffers[0], &layouts[0])?]),
-        (false, None) => {
-            fresh.iter().zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect()
-        }
-        (false, Some(operand)) => {
-            let places = std::iter::once(&buffers[operand]).chain(&fresh[1..]);
-            places.zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect()
-        }
+    match reused.or(update.then_some(0)) {
+        Some(operand) => Ok(vec![read(&buffers[operand], &result_layouts[0])?]),
+        None => fresh.iter().zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect(),
     }
 }
 
