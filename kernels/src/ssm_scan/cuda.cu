@@ -18,7 +18,7 @@
 // the latency of a token's chain, as there is one warp a row.
 //
 // Forms considered: dt' and decay in shared memory gain nothing over exchanges; the chunked form reassociates.
-#include "../shared/common.cuh"
+#include "../shared/ids.cuh"
 #include "../shared/math.cuh"
 
 constexpr int SNAPSHOTS = 8;
@@ -44,20 +44,9 @@ __device__ __forceinline__ i64 id_of(const SsmScanParams& p, i64 sequence) {
     return *(const int*)(p.ids.data + sequence * p.ids.nb[0]);
 }
 
-__device__ __forceinline__ bool id_holds(const SsmScanParams& p, i64 id) { return id >= -1 && id < p.pool_rows; }
-
-// Whether all ids are good. Each block looks for itself, so that none writes where one is bad; the first block
-// reports the first.
+// Whether all ids name rows. Each block looks for itself, so that none writes where one does not.
 __device__ __forceinline__ bool ids_hold(const SsmScanParams& p) {
-    i64 sequences = p.x.ne[3];
-    int bad = 0;
-    for (i64 i = threadIdx.x; i < sequences; i += WARPS * WARP) bad |= !id_holds(p, id_of(p, i));
-    if (!__syncthreads_or(bad)) return true;
-    if (blockIdx.x != 0 || threadIdx.x != 0) return false;
-    i64 i = 0;
-    while (id_holds(p, id_of(p, i))) i++;
-    raise(p.fault, 0, id_of(p, i), i, 0, 0);
-    return false;
+    return ids_are_rows(p.ids, p.x.ne[3], p.pool_rows, p.fault);
 }
 
 // ---- One row p of a head in one sequence.
