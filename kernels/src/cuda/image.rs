@@ -40,7 +40,11 @@ macro_rules! embedded {
 pub(crate) use embedded;
 
 /// Files that sources include, by the name they are included under.
-pub const HEADERS: &[(&str, &str)] = &[("../shared/common.cuh", include_str!("../shared/common.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[
+    ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/math.cuh", include_str!("../shared/math.cuh")),
+    ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
+];
 
 /// Every image.
 pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];

@@ -7,6 +7,7 @@
 mod fault;
 mod image;
 mod params;
+pub(crate) mod walk;
 
 pub use fault::{FAULT_BYTES, FaultRecord};
 pub(crate) use image::embedded;
