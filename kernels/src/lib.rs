@@ -26,6 +26,7 @@ mod set_rows;
 pub mod shared;
 mod soft_max;
 mod ssm_conv;
+mod ssm_conv_step;
 mod ssm_scan;
 mod sum;
 mod sum_rows;
@@ -47,6 +48,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Unary(op) => Some(op),
         Op::SsmScan(op) => Some(op),
         Op::SsmConv(op) => Some(op),
+        Op::SsmConvStep(op) => Some(op),
         Op::GatedNorm(op) => Some(op),
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
@@ -76,6 +78,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Unary(op) => Some(op),
         Op::SsmScan(_) => None,
         Op::SsmConv(_) => None,
+        Op::SsmConvStep(op) => Some(op),
         Op::GatedNorm(_) => None,
         Op::RmsNorm(_) => None,
         Op::L2Norm(_) => None,

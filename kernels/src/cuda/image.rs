@@ -47,4 +47,4 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[&crate::ssm_conv_step::cuda::IMAGE, &crate::unary::cuda::IMAGE];
