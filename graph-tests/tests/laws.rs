@@ -60,7 +60,27 @@ fn roll_conv(g: &mut Graph, state: &State, slots: &Slots, sx: Tensor, width: usi
     }
 }
 
+/// How a block writes its convolution.
+#[derive(Clone, Copy, Debug)]
+enum Conv {
+    /// One op with its window.
+    Step,
+    /// The window and the new inputs joined, then a convolution, then a new window.
+    Joined,
+}
+
 fn block(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u64) -> Block {
+    block_with(Conv::Step, sizes, sequences, tokens, rollback, seed)
+}
+
+fn block_with(
+    conv: Conv,
+    sizes: Sizes,
+    sequences: usize,
+    tokens: usize,
+    rollback: usize,
+    seed: u64,
+) -> Block {
     let Sizes { states, head_dim, heads, groups, width, .. } = sizes;
     let (inner, channels) = (sizes.inner(), sizes.channels());
     let mut g = Graph::new();
@@ -74,12 +94,24 @@ fn block(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u
     let decays = if sizes.decay_per_state { states } else { 1 };
     let a = g.input("a", DType::F32, &[decays, heads]).unwrap();
 
-    let old = g.read_state(&conv_state, &slots).unwrap();
-    let old = g.reshape(old, &[width - 1, channels, sequences]).unwrap();
-    let turned = g.transpose(xbc).unwrap();
-    let sx = g.concat(&[old, turned], 0).unwrap();
-    roll_conv(&mut g, &conv_state, &slots, sx, width, tokens);
-    let act = g.ssm_conv(sx, conv_w, Some(conv_b), true).unwrap();
+    let act = match conv {
+        Conv::Step => {
+            let operands = [conv_state.pool, xbc, conv_w, slots.read];
+            let step = g.ssm_conv_step(operands, Some(conv_b), true, slots.spec.stored()).unwrap();
+            for (back, &rows) in step.states.iter().enumerate() {
+                g.write_state(&conv_state, &slots, back, rows).unwrap();
+            }
+            step.y
+        }
+        Conv::Joined => {
+            let old = g.read_state(&conv_state, &slots).unwrap();
+            let old = g.reshape(old, &[width - 1, channels, sequences]).unwrap();
+            let turned = g.transpose(xbc).unwrap();
+            let sx = g.concat(&[old, turned], 0).unwrap();
+            roll_conv(&mut g, &conv_state, &slots, sx, width, tokens);
+            g.ssm_conv(sx, conv_w, Some(conv_b), true).unwrap()
+        }
+    };
     let size = size_of::<f32>();
     let row = [size, size * channels, size * channels * tokens];
     let x = g
@@ -263,6 +295,22 @@ proptest! {
         for (a, b) in continued.iter().zip(go(&reference, 2, after, before)) {
             prop_assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{} and {}", a, b);
         }
+    }
+
+    #[test]
+    fn a_convolution_with_its_window_is_one_of_joined_inputs(
+        sizes in sizes(), seed in 0u64..1000, before in 0usize..6, tokens in 0usize..6, rollback in 0usize..4
+    ) {
+        let two: Vec<Sequence> = (0..2).map(|i| Sequence { seed: seed + 9 * i, sizes }).collect();
+        let run = |conv: Conv| {
+            let store = Store::new(&Devices::cpu(Some(2)), Vec::new());
+            let go = |tokens: usize, first: usize| {
+                block_with(conv, sizes, 2, tokens, rollback, seed).run(&store, &[3, 1], &two, first).concat()
+            };
+            let y = [go(before, 0), go(tokens, before)].map(|y| bits(&y));
+            (y, store.save(3).unwrap(), store.save(1).unwrap())
+        };
+        prop_assert!(run(Conv::Step) == run(Conv::Joined));
     }
 
     #[test]

@@ -73,5 +73,6 @@ pub const IMAGES: &[&Image] = &[
     &crate::sum_rows::cuda::IMAGE,
     &crate::mul_mat::cuda::IMAGE,
     &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_conv_step::cuda::IMAGE,
     &crate::ssm_scan::cuda::IMAGE,
 ];
