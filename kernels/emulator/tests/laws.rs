@@ -16,7 +16,8 @@ const SHAPES: u32 = 20;
 
 fn run(op: impl Into<Op>, inputs: &[HostTensor], seed: u32) -> Vec<HostTensor> {
     let op = op.into();
-    support::compute(&ENGINE, &op, inputs, seed, None).unwrap_or_else(|error| panic!("{}: {error}", op.name()))
+    support::compute(&ENGINE, &op, inputs, seed, None)
+        .unwrap_or_else(|error| panic!("{}: {error}", op.name()))
 }
 
 /// `count` places of one axis from `start` on, packed.
@@ -263,7 +264,8 @@ fn a_scan_names_the_first_id_outside_its_pool() {
         scan.ids = vec![rows; scan.ids.len()];
         scan.ids[0] = -1;
         let inputs: Vec<HostTensor> = scan.operands.iter().cloned().chain([ids(&scan.ids)]).collect();
-        let error = support::compute(&ENGINE, &SsmScan { snapshots: 3 }.into(), &inputs, seed, None).unwrap_err();
+        let error =
+            support::compute(&ENGINE, &SsmScan { snapshots: 3 }.into(), &inputs, seed, None).unwrap_err();
         let want = format!("ssm_scan: ids[1, 0, 0] = {rows}, expected −1 or a row below {rows}");
         assert_eq!(error.to_string(), want);
     }
