@@ -5,11 +5,11 @@
 // own products in order of n; then an xor tree adds the lanes.
 //
 // Geometry. `head` (one decay a head, Mamba-2): a warp has 1 or 4 rows p of a head, their states in registers
-// through all tokens; 4 rows share B and C, and their trees share exchanges, where that leaves warps enough. `channel` (one decay a state,
-// Mamba-1): a channel has 8 lanes up to 64 states, else a warp. `rows` takes what these do not: more than 256
-// states, or B and C whose rows are spread; a warp a row, the state in the result's memory.
-// Each lane computes the time step and input of one token ahead, and the tokens then come by exchange: softplus
-// and exp cost a warp once per 32 tokens. B and C of the next token are loaded before this one's are used.
+// through all tokens; 4 rows share B and C, and their trees share exchanges, where that leaves warps enough.
+// `channel` (one decay a state, Mamba-1): a channel has 8 lanes up to 64 states, else a warp. `rows` takes what
+// these do not: more than 256 states, or B and C whose rows are spread; a warp a row, the state in the result's
+// memory. Each lane computes the time step and input of one token ahead, and the tokens then come by exchange:
+// softplus costs a warp once per 32 tokens. B and C of the next token are loaded before this one's are used.
 //
 // Snapshots: a launch writes at most 8 states, so that it takes their addresses as parameters; more follow in
 // further launches, which go on from the last state written.
@@ -143,7 +143,8 @@ __device__ __forceinline__ void store_rows(
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (at.row + r < p.s.ne[1] && lane + WARP * i < states) target[r * p.s.ne[0] + lane + WARP * i] = state[r][i];
+            if (at.row + r < p.s.ne[1] && lane + WARP * i < states)
+                target[r * p.s.ne[0] + lane + WARP * i] = state[r][i];
     }
 }
 
