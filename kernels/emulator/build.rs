@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::{env, fs};
 
 /// How libraries of kernels are compiled.
@@ -44,19 +45,15 @@ fn main() {
         ("bugs", check, vec![here.join("tests/bugs.cu")]),
         ("driver", fast, vec![here.join("tests/driver.cu")]),
     ];
-    std::thread::scope(|scope| {
-        for mode in &MODES {
-            let (here, out, libraries) = (&here, &out, &libraries);
-            scope.spawn(move || {
-                let engine = build_engine(here, out, mode);
-                for (name, _, sources) in libraries.iter().filter(|library| library.1.name == mode.name) {
-                    build_library(here, &out.join(name), mode, sources, &engine);
-                }
-            });
-        }
+    let build = Build { engine: here.join("engine"), shared: here.join("../src/shared"), out };
+    let engines = MODES.iter().map(|mode| build.engine_step(mode));
+    let units = libraries.iter().flat_map(|(name, mode, sources)| {
+        let build = &build;
+        sources.iter().map(move |source| build.kernel_step(name, mode, source))
     });
-    for (name, ..) in &libraries {
-        let path = out.join(name).join("libkernels.so");
+    run_all(engines.chain(units).collect());
+    for (name, mode, sources) in &libraries {
+        let path = build.link(name, mode, sources);
         println!("cargo::rustc-env=EMULATOR_KERNELS_{}={}", name.to_uppercase(), path.display());
     }
 }
@@ -72,49 +69,123 @@ fn kernel_sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Compiles the engine; gives the object.
-fn build_engine(here: &Path, out: &Path, mode: &Mode) -> PathBuf {
-    let folder = here.join("engine");
-    let object = out.join(format!("engine_{}.o", mode.name));
-    let mut command = compiler(&folder);
-    command.arg("-O2").args(mode.engine_flags).arg("-c").arg(engine_unit(&folder, out, mode));
-    run(command.arg("-o").arg(&object));
-    object
+/// A compilation.
+struct Step {
+    command: Command,
+    object: PathBuf,
+    /// Files whose change makes the object stale.
+    inputs: Vec<PathBuf>,
 }
 
-/// Compiles kernels and links them with the engine.
-fn build_library(here: &Path, out: &Path, mode: &Mode, sources: &[PathBuf], engine: &Path) {
-    fs::create_dir_all(out).expect("OUT_DIR can be written");
-    let folder = here.join("engine");
-    let mut link = Command::new("g++");
-    link.args(["-shared", "-pthread", "-Wl,-z,defs"]).arg(engine);
-    for source in sources {
-        let unit = out.join(format!("{}.cpp", unit_name(source)));
-        fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
-        let object = unit.with_extension("o");
-        let mut command = compiler(&folder);
-        command.args(["-fno-strict-aliasing", "-fno-extern-tls-init", "-ffp-contract=off", "-include"]);
-        command.arg(folder.join("cuda_emu.h")).args(mode.kernel_flags).arg("-c").arg(&unit);
-        run(command.arg("-o").arg(&object));
-        link.arg(object);
+impl Step {
+    /// Compiles unless the object is newer than all it was made of: an edit of one kernel compiles that kernel.
+    fn run(mut self) {
+        let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let made = changed(&self.object);
+        let inputs = self.inputs.iter().map(|path| changed(path));
+        if made.is_none() || inputs.max().flatten() >= made {
+            run(self.command.arg("-o").arg(&self.object));
+        }
     }
-    // Each `extern __shared__ T name[]` is the engine's one block of dynamic shared memory.
-    link.arg("-Wl,--defsym=dynamic_shared=emu_dynamic_shared");
-    run(link.arg("-o").arg(out.join("libkernels.so")));
 }
 
-/// The engine as one source: its short functions are inlined across files, and headers are read once.
-fn engine_unit(engine_folder: &Path, out: &Path, mode: &Mode) -> PathBuf {
-    let mut files: Vec<PathBuf> = fs::read_dir(engine_folder)
-        .expect("the engine is part of this crate")
-        .map(|entry| entry.expect("a readable folder").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
-        .collect();
-    files.sort();
-    let includes: String = files.iter().map(|file| format!("#include \"{}\"\n", file.display())).collect();
-    let unit = out.join(format!("engine_{}.cpp", mode.name));
-    fs::write(&unit, includes).expect("OUT_DIR can be written");
-    unit
+/// Runs compilations on as many threads as cargo allows.
+fn run_all(steps: Vec<Step>) {
+    let threads = env::var("NUM_JOBS").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
+    let steps = Mutex::new(steps);
+    let take = || steps.lock().expect("nobody panics while holding it").pop();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(step) = take() {
+                    step.run();
+                }
+            });
+        }
+    });
+}
+
+/// Where things lie.
+struct Build {
+    engine: PathBuf,
+    shared: PathBuf,
+    out: PathBuf,
+}
+
+impl Build {
+    /// The engine as one source: its short functions are inlined across files, and headers are read once.
+    fn engine_step(&self, mode: &Mode) -> Step {
+        let inputs = self.common_inputs();
+        let files = inputs.iter().filter(|path| path.extension().is_some_and(|extension| extension == "cpp"));
+        let includes: String = files.map(|file| format!("#include \"{}\"\n", file.display())).collect();
+        let unit = self.out.join(format!("engine_{}.cpp", mode.name));
+        fs::write(&unit, includes).expect("OUT_DIR can be written");
+        let mut command = self.compiler();
+        command.arg("-O2").args(mode.engine_flags).arg("-c").arg(&unit);
+        Step { command, object: unit.with_extension("o"), inputs }
+    }
+
+    fn kernel_step(&self, library: &str, mode: &Mode, source: &Path) -> Step {
+        let object = self.object(library, source);
+        let unit = object.with_extension("cpp");
+        fs::create_dir_all(self.out.join(library)).expect("OUT_DIR can be written");
+        fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
+        let mut command = self.compiler();
+        command.args(["-fno-strict-aliasing", "-fno-extern-tls-init", "-ffp-contract=off", "-include"]);
+        command.arg(self.engine.join("cuda_emu.h")).args(mode.kernel_flags).arg("-c").arg(&unit);
+        let mut inputs = self.common_inputs();
+        inputs.push(source.to_owned());
+        Step { command, object, inputs }
+    }
+
+    /// The engine's files, what kernels include, and the flags, which this program holds.
+    fn common_inputs(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = [&self.engine, &self.shared]
+            .into_iter()
+            .flat_map(|folder| fs::read_dir(folder).expect("a folder of this repository"))
+            .map(|entry| entry.expect("a readable folder").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension != "rs"))
+            .collect();
+        files.sort();
+        files.extend(env::current_exe());
+        files
+    }
+
+    fn object(&self, library: &str, source: &Path) -> PathBuf {
+        self.out.join(library).join(unit_name(source)).with_extension("o")
+    }
+
+    /// Links kernels with the engine; gives the library.
+    fn link(&self, library: &str, mode: &Mode, sources: &[PathBuf]) -> PathBuf {
+        let path = self.out.join(library).join("libkernels.so");
+        let mut link = Command::new("g++");
+        link.args(["-shared", "-pthread", "-Wl,-z,defs"]);
+        link.arg(self.out.join(format!("engine_{}.o", mode.name)));
+        link.args(sources.iter().map(|source| self.object(library, source)));
+        // Each `extern __shared__` array is the engine's one block of dynamic shared memory.
+        link.arg("-Wl,--defsym=dynamic_shared=emu_dynamic_shared");
+        run(link.arg("-o").arg(&path));
+        path
+    }
+
+    fn compiler(&self) -> Command {
+        let mut command = Command::new("g++");
+        command.args([
+            "-std=c++17",
+            // addr2line names the wrong file of an included source in later versions of DWARF.
+            "-gdwarf-4",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-pthread",
+            "-mtls-dialect=gnu2",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+        ]);
+        command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(&self.engine);
+        command
+    }
 }
 
 /// A name for a source's files: the op's folder and the file.
@@ -122,25 +193,6 @@ fn unit_name(source: &Path) -> String {
     let folder = source.parent().and_then(Path::file_name).expect("a source lies in a folder");
     let file = source.file_stem().expect("a source has a name");
     format!("{}_{}", folder.to_string_lossy(), file.to_string_lossy())
-}
-
-fn compiler(engine_folder: &Path) -> Command {
-    let mut command = Command::new("g++");
-    command.args([
-        "-std=c++17",
-        // addr2line names the wrong file of an included source in later versions of DWARF.
-        "-gdwarf-4",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-Wall",
-        "-pthread",
-        "-mtls-dialect=gnu2",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-    ]);
-    command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(engine_folder);
-    command
 }
 
 /// The kernel's source and a registration of each of its entries.
