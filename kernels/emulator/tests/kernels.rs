@@ -8,7 +8,9 @@ mod support;
 use cuda::engine::{Engine, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
 use ssmgraph_ops::case::Values;
-use ssmgraph_ops::{Case, DType, GetRows, HostTensor, Layout, Op, OpKind, SetRows, Storage, Tolerance};
+use ssmgraph_ops::{
+    Case, DType, GetRows, HostTensor, Layout, Op, OpKind, SetRows, SsmConvStep, Storage, Tolerance,
+};
 use std::error::Error;
 use std::sync::Arc;
 use support::{Device, compute, compute_in};
@@ -98,9 +100,22 @@ fn strangers() -> Vec<(Op, Vec<HostTensor>)> {
         .flat_map(|count| {
             let src = Values::new(8).tensor(DType::F32, &[5, count, 2], -1.0, 1.0);
             let get = (Op::from(GetRows), vec![table.clone(), list(count)]);
-            [get, (Op::from(SetRows), vec![table.clone(), src, list(count)])]
+            [get, (Op::from(SetRows), vec![table.clone(), src, list(count)]), conv_step(count)]
         })
         .collect()
+}
+
+/// A convolution of many sequences, two of which start from windows outside the pool.
+fn conv_step(sequences: usize) -> (Op, Vec<HostTensor>) {
+    let mut ids = vec![0; sequences];
+    (ids[sequences / 2], ids[sequences - 1]) = (-2, 3);
+    let mut values = Values::new(9);
+    let mut inputs: Vec<HostTensor> = [&[3, 5, 1, 3][..], &[5, 2, sequences], &[4, 5]]
+        .into_iter()
+        .map(|ne| values.tensor(DType::F32, ne, -1.0, 1.0))
+        .collect();
+    inputs.push(HostTensor::from_i32(&[sequences], &ids).expect("one id per sequence"));
+    (SsmConvStep { bias: false, silu: false, snapshots: 2 }.into(), inputs)
 }
 
 /// The first stranger in index order is the one reported, whatever the schedule, and no table changes.

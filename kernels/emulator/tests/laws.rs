@@ -5,7 +5,7 @@ mod support;
 
 use cuda::engine::{Engine, Mode};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
-use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op, SsmConv, SsmScan};
+use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op, SsmConv, SsmConvStep, SsmScan};
 use std::sync::LazyLock;
 
 static ENGINE: LazyLock<Engine> =
@@ -143,6 +143,52 @@ fn convolutions_of_a_token_are_the_same_alone() {
         for sequence in 0..sequences {
             let alone = conv(piece(&sx, 2, sequence, 1), 0);
             same(&alone, &piece(&all, 2, sequence, 1), &what);
+        }
+    }
+}
+
+// ---- ssm_conv_step
+
+#[test]
+fn convolutions_with_a_window_are_those_of_joined_inputs_and_the_same_step_by_step() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(150 + u64::from(seed));
+        let width = if values.below(2) == 0 { 4 } else { 1 + values.below(12) };
+        let [channels, tokens] = [1 + values.below(150), 1 + values.below(50)];
+        let snapshots = 1 + values.below(20);
+        let silu = values.below(2) == 0;
+        let mut tensor = |ne: &[usize]| {
+            let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+            values.arranged(arrangement, DType::F32, ne, -1.0, 1.0)
+        };
+        let (s, x) = (tensor(&[width - 1, channels, 1, 2]), tensor(&[channels, tokens, 2]));
+        let (w, bias) = (tensor(&[width, channels]), tensor(&[channels]));
+        let what = format!("{} with {width} taps", x.layout());
+        let step = |s: HostTensor, x: HostTensor, rows: &[i32], snapshots: usize, seed: u32| {
+            let op = SsmConvStep { bias: true, silu, snapshots };
+            run(op, &[s, x, w.clone(), bias.clone(), ids(rows)], seed)
+        };
+        let all = step(s.clone(), x.clone(), &[1, -1], snapshots, seed);
+        let joined = Layout::contiguous(DType::F32, &[width - 1 + tokens, channels, 2]);
+        let joined = fill(joined.expect("a small shape"), |[place, channel, sequence, _]| {
+            match place.checked_sub(width - 1) {
+                Some(token) => x.get([channel, token, sequence, 0]),
+                None if sequence == 0 => s.get([place, channel, 0, 1]),
+                None => 0.0,
+            }
+        });
+        let conv = SsmConv { bias: true, silu };
+        same(&all[0], &run(conv, &[joined, w.clone(), bias.clone()], 0)[0], &what);
+        let mut one = step(s, piece(&x, 1, 0, 1), &[1, -1], 1, 0);
+        for token in 0..tokens {
+            same(&one[0], &piece(&all[0], 1, token, 1), &format!("{what}: y of token {token}"));
+            let back = tokens - 1 - token;
+            if let Some(kept) = all.get(1 + back) {
+                same(&one[1], kept, &format!("{what}: window {back} tokens back"));
+            }
+            if token + 1 < tokens {
+                one = step(one.remove(1), piece(&x, 1, token + 1, 1), &[0, 1], 1, 0);
+            }
         }
     }
 }

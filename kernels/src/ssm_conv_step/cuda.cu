@@ -12,12 +12,12 @@
 // windows has one more for each further STATES.
 //
 // Limited by memory: 8 bytes a token and channel, the k-1 inputs that neighbouring tiles share, and for one token
-// 8(k-1) + 4k bytes of window and taps, whose lines neighbouring channels share. There the latency counts: the id,
+// 8(k-1) + 4k bytes of window and taps, whose lines neighbouring channels share. There latency counts: the ids,
 // then everything else at once.
 //
 // Forms considered: updating the pool in place would save the launch that stores the window in the pool, but the
 // plan could then no longer tell a state's readers from its writer.
-#include "../shared/common.cuh"
+#include "../shared/ids.cuh"
 #include "../shared/math.cuh"
 
 constexpr int THREADS = 128;
@@ -33,7 +33,7 @@ struct SsmConvStepParams {
     i64 back;    // how many tokens before the last the first of them is
     i64 channel_tiles, token_tiles;
     Fault* fault;
-    int launch, biased, silu;
+    int biased, silu;
 };
 
 // What a thread has: a channel of a sequence, and tokens.
@@ -41,18 +41,16 @@ struct Piece {
     i64 channel, token, sequence, id;
 };
 
-// False where there is nothing to do: beyond the last channel, or an id outside the pool.
-__device__ __forceinline__ bool piece_of_thread(const SsmConvStepParams& p, Piece* piece) {
+// False where there is nothing to do: beyond the last channel, or where an id names no row. Each block looks at all
+// ids itself, so that none writes where one does not.
+__device__ __forceinline__ bool piece_of_thread(const SsmConvStepParams& p, Piece* piece, i64* first_of_warp) {
+    if (!ids_are_rows(p.ids, p.x.ne[2], p.s.ne[3], p.fault, first_of_warp)) return false;
     i64 channel_tile, token_tile;
     i64 outer = divide(blockIdx.x, p.channel_tiles, &channel_tile);
     piece->sequence = divide(outer, p.token_tiles, &token_tile);
     piece->channel = channel_tile * THREADS + threadIdx.x;
     piece->token = token_tile * TOKENS;
-    piece->id = *(const int*)(p.ids.data + piece->sequence * p.ids.nb[0]);
-    if (piece->id < -1 || piece->id >= p.s.ne[3]) {
-        if (threadIdx.x == 0) raise(p.fault, (u32)p.launch, piece->id, piece->sequence, 0, 0);
-        return false;
-    }
+    piece->id = id_at(p.ids, piece->sequence, 0, 0);
     return piece->channel < p.x.ne[0];
 }
 
@@ -140,8 +138,9 @@ __device__ __forceinline__ void wide(
 }
 
 extern "C" __global__ void __launch_bounds__(128) ssm_conv_step(SsmConvStepParams p) {
+    __shared__ i64 first_of_warp[WARP];
     Piece piece;
-    if (!piece_of_thread(p, &piece)) return;
+    if (!piece_of_thread(p, &piece, first_of_warp)) return;
     i64 tokens = p.x.ne[1];
     int count = (int)min(tokens - piece.token, (i64)TOKENS);
     Inputs in = inputs_of(p, piece);
@@ -166,8 +165,9 @@ extern "C" __global__ void __launch_bounds__(128) ssm_conv_step(SsmConvStepParam
 }
 
 extern "C" __global__ void __launch_bounds__(128) ssm_conv_step_windows(SsmConvStepParams p) {
+    __shared__ i64 first_of_warp[WARP];
     Piece piece;
-    if (!piece_of_thread(p, &piece)) return;
+    if (!piece_of_thread(p, &piece, first_of_warp)) return;
     Inputs in = inputs_of(p, piece);
 #pragma unroll
     for (int i = 0; i < STATES; i++)

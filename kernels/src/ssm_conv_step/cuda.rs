@@ -13,9 +13,10 @@ const TOKENS: usize = 16;
 /// Windows that one launch writes.
 const STATES: usize = 8;
 
-/// Blocks along the channels, and along the tokens: one where there are none, for the windows.
+/// Blocks along the channels and along the tokens. At least one: without channels there are still ids to look at,
+/// without tokens still windows to write.
 fn tiles(x: &Layout) -> [usize; 2] {
-    [x.ne[0].div_ceil(THREADS), x.ne[1].div_ceil(TOKENS).max(1)]
+    [x.ne[0].div_ceil(THREADS).max(1), x.ne[1].div_ceil(TOKENS).max(1)]
 }
 
 /// The parameters of launch number `index`, which writes `states`.
@@ -32,7 +33,7 @@ fn params(
     let params = (0..STATES).fold(params, |params, index| params.optional(states.get(index)));
     let params = params.size(states.len()).size(index * STATES);
     let params = params.size(tiles(&inputs[1].layout)[0]).size(token_tiles).address(call.fault);
-    params.i32(index as i32).i32(op.bias.into()).i32(op.silu.into())
+    params.i32(op.bias.into()).i32(op.silu.into())
 }
 
 impl CudaKernel for SsmConvStep {
@@ -51,11 +52,11 @@ impl CudaKernel for SsmConvStep {
     }
 
     fn launches(&self, call: &CudaCall<'_>) -> Vec<Launch> {
-        if call.results.iter().all(|result| result.layout.is_empty()) {
+        let (sequences, rows) = (call.inputs[1].layout.ne[2], call.inputs[0].layout.ne[3]);
+        if sequences == 0 {
             return Vec::new();
         }
         let [channel_tiles, token_tiles] = tiles(&call.inputs[1].layout);
-        let (sequences, rows) = (call.inputs[1].layout.ne[2], call.inputs[0].layout.ne[3]);
         let launch = |(index, states): (usize, &[DeviceTensor])| {
             let (entry, token_tiles) = match index {
                 0 => ("ssm_conv_step", token_tiles),

@@ -46,7 +46,8 @@ __device__ __forceinline__ i64 id_of(const SsmScanParams& p, i64 sequence) {
 
 // Whether all ids name rows. Each block looks for itself, so that none writes where one does not.
 __device__ __forceinline__ bool ids_hold(const SsmScanParams& p) {
-    return ids_are_rows(p.ids, p.x.ne[3], p.pool_rows, p.fault);
+    __shared__ i64 first_of_warp[WARP];
+    return ids_are_rows(p.ids, p.x.ne[3], p.pool_rows, p.fault, first_of_warp);
 }
 
 // ---- One row p of a head in one sequence.
