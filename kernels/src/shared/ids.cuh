@@ -32,7 +32,7 @@ __device__ __forceinline__ bool ids_are_rows(
             first = first_of_warp[warp] < first ? first_of_warp[warp] : first;
         Spot spot = spot_at(first, ids.ne);
         i64 id = id_at(ids, spot.i0, spot.row.i1, spot.row.i2);
-        raise(fault, 0, id, spot.i0, spot.row.i1, spot.row.i2);
+        raise(fault, id, spot.i0, spot.row.i1, spot.row.i2);
     }
     return false;
 }
