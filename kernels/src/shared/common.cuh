@@ -21,17 +21,16 @@ struct Tensor {
     int unused;
 };
 
-// The program's record of the first id outside a table; `raised` is 0 until then.
+// A call's record of the first id outside a table; `raised` is 0 until then.
 struct Fault {
     u32 raised;
-    u32 launch;
+    u32 unused;
     i64 id;
     i64 place[3];
 };
 
-__device__ __forceinline__ void raise(Fault* fault, u32 launch, i64 id, i64 p0, i64 p1, i64 p2) {
+__device__ __forceinline__ void raise(Fault* fault, i64 id, i64 p0, i64 p1, i64 p2) {
     if (atomicCAS(&fault->raised, 0u, 1u) != 0u) return;
-    fault->launch = launch;
     fault->id = id;
     fault->place[0] = p0;
     fault->place[1] = p1;
