@@ -45,11 +45,11 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/ids.cuh", include_str!("../shared/ids.cuh")),
     ("../shared/math.cuh", include_str!("../shared/math.cuh")),
     ("../shared/move.cuh", include_str!("../shared/move.cuh")),
+    ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
     ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
     ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
-    ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
-    ("../shared/row_quads.cuh", include_str!("../shared/row_quads.cuh")),
     ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
+    ("../shared/row_quads.cuh", include_str!("../shared/row_quads.cuh")),
 ];
 
 /// Every image.

@@ -39,13 +39,18 @@ struct GatedGroup {
     };
 
     template <class Body> __device__ __forceinline__ void with(const Body& body) const {
-        auto call = [&](auto from_x, auto from_z) {
-            if (length % 4 == 0) body([&](int i) { return Quad{from_x.four(i), from_z.four(i)}; });
-            else body([&](int i) { return Quad{load_quad(from_x, i, length, 0.0f), load_quad(from_z, i, length, 0.0f)}; });
-        };
-        if (p.form == QUADS_F32) call(F32Row{x}, F32Row{z});
-        else if (p.form == QUADS_16) call(ShortRow{x, p.x.dtype}, ShortRow{z, p.x.dtype});
-        else call(StridedRow{x, p.x.nb[0], p.x.dtype}, StridedRow{z, p.z.nb[0], p.x.dtype});
+        if (p.form == QUADS_F32) {
+            body([&](int i) { return Quad{F32Row{x}.four(i), F32Row{z}.four(i)}; });
+        } else if (p.form == QUADS_16) {
+            body([&](int i) { return Quad{ShortRow{x, p.x.dtype}.four(i), ShortRow{z, p.x.dtype}.four(i)}; });
+        } else {
+            body([&](int i) { return read(i); });
+        }
+    }
+
+    __device__ __forceinline__ Quad read(int i) const {
+        return {load_quad(StridedRow{x, p.x.nb[0], p.x.dtype}, i, length, 0.0f),
+                load_quad(StridedRow{z, p.z.nb[0], p.x.dtype}, i, length, 0.0f)};
     }
 
     __device__ __forceinline__ void prepare(Quad& quad) const {
@@ -57,7 +62,7 @@ struct GatedGroup {
 
     __device__ __forceinline__ void store(int i, const Quad& quad, float factor) const {
         float4 v = scaled(quad.v, factor);
-        if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
+        if (p.w_form == QUADS_F32) v = times(v, F32Row{w}.four(i));
         else v = times(v, load_quad(StridedRow{w, p.w.nb[0], F32}, i, length, 0.0f));
         if (!p.gate_first) v = times(v, quad.gate);
         store_quad(y, p.y.dtype, p.y_form, i, length, v);
@@ -86,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(128) gated_norm_warps(GatedNormPara
     if (number < p.groups) normalise_group<HELD_MAX>(p, WarpGroup(), number);
 }
 
-extern "C" __global__ void __launch_bounds__(512) gated_norm_blocks(GatedNormParams p) {
+extern "C" __global__ void __launch_bounds__(768) gated_norm_blocks(GatedNormParams p) {
     __shared__ u64 partial[WARPS_MAX];
     normalise_group<HELD_MAX>(p, BlockGroup{partial}, blockIdx.x);
 }

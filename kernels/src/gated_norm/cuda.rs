@@ -1,8 +1,8 @@
 //! Launches of `gated_norm`: each group is a row to the kernel.
 
 use crate::Declined;
-use crate::cuda::{CudaCall, CudaKernel, DeviceTensor, Image, Launch, Params, embedded, quad_form};
-use crate::rms_norm::cuda::{Entries, NormScale, norm_launch, norm_supported};
+use crate::cuda::{CudaCall, CudaKernel, Image, Launch, Params, embedded};
+use crate::rms_norm::cuda::{Entries, NormScale, norm_form, norm_launch, norm_supported};
 use ssmgraph_ops::Layout;
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 
@@ -28,9 +28,7 @@ impl CudaKernel for GatedNorm {
             return Vec::new();
         }
         let groups = x.layout.elements() / self.group_size;
-        let form = |tensor: &DeviceTensor| {
-            if self.group_size.is_multiple_of(4) { quad_form(tensor) } else { 0 }
-        };
+        let form = |tensor| norm_form(tensor, self.group_size);
         let params = Params::new()
             .tensor(x)
             .tensor(z)

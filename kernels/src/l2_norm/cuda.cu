@@ -21,10 +21,13 @@ struct L2Row {
     };
 
     template <class Body> __device__ __forceinline__ void with(const Body& body) const {
-        with_row(p.x_form, p.x, x, [&](auto from) {
-            if (length % 4 == 0) body([&](int i) { return Quad{from.four(i)}; });
-            else body([&](int i) { return Quad{load_quad(from, i, length, 0.0f)}; });
-        });
+        if (p.x_form == QUADS_F32) body([&](int i) { return Quad{F32Row{x}.four(i)}; });
+        else if (p.x_form == QUADS_16) body([&](int i) { return Quad{ShortRow{x, p.x.dtype}.four(i)}; });
+        else body([&](int i) { return read(i); });
+    }
+
+    __device__ __forceinline__ Quad read(int i) const {
+        return {load_quad(StridedRow{x, p.x.nb[0], p.x.dtype}, i, length, 0.0f)};
     }
 
     __device__ __forceinline__ void prepare(Quad&) const {}
@@ -51,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm_warps(L2NormParams p) 
     if (number < p.rows) normalise_row<HELD_MAX>(p, WarpGroup(), number);
 }
 
-extern "C" __global__ void __launch_bounds__(512) l2_norm_blocks(L2NormParams p) {
+extern "C" __global__ void __launch_bounds__(768) l2_norm_blocks(L2NormParams p) {
     __shared__ u64 partial[WARPS_MAX];
     normalise_row<HELD_MAX>(p, BlockGroup{partial}, blockIdx.x);
 }

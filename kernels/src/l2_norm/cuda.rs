@@ -1,8 +1,8 @@
 //! Launches of `l2_norm`.
 
 use crate::Declined;
-use crate::cuda::{CudaCall, CudaKernel, Image, Launch, Params, embedded, quad_form};
-use crate::rms_norm::cuda::{Entries, NormScale, norm_launch, norm_supported};
+use crate::cuda::{CudaCall, CudaKernel, Image, Launch, Params, embedded};
+use crate::rms_norm::cuda::{Entries, NormScale, norm_form, norm_launch, norm_supported};
 use ssmgraph_ops::Layout;
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 
@@ -32,7 +32,7 @@ impl CudaKernel for L2Norm {
             Form::Add => NormScale { share: 1.0, eps, length_min: 0.0 },
         };
         let params = scale.append(Params::new().tensor(x).tensor(y).size(rows));
-        let params = params.i32(quad_form(x)).i32(quad_form(y));
+        let params = params.i32(norm_form(x, length)).i32(norm_form(y, length));
         vec![norm_launch(&IMAGE, &ENTRIES, rows, length, params)]
     }
 }

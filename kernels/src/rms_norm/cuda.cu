@@ -1,9 +1,10 @@
 // y = x / sqrt(mean of x^2 over the row + eps) * w.
 //
 // A warp normalises a row of up to 128 elements (`heads`, with few registers, so that enough warps wait for memory at
-// once) or 512, a block of 128 to 512 threads a longer one, in registers up to 8192 elements; the geometry depends on
-// the row's length alone. Limited by memory: 8 bytes an element, w comes from cache. Blocks of 1024 threads would hold
-// longer rows, but spill. One very long row alone would want several blocks; no model has one.
+// once) or 512, a block of 128 to 768 threads a longer one, in registers up to 12288 elements; the geometry depends
+// on the row's length alone. Limited by memory: 8 bytes an element, w comes from cache. One very long row alone would
+// want several blocks; no model has one. Under a bound of 512 or 1024 threads ptxas aims at 32 registers on sm_80, and
+// spills.
 #include "../shared/norm.cuh"
 
 struct RmsNormParams {
@@ -41,17 +42,20 @@ struct RmsRow {
     };
 
     template <class Body> __device__ __forceinline__ void with(const Body& body) const {
-        with_row(p.x_form, p.x, x, [&](auto from) {
-            if (length % 4 == 0) body([&](int i) { return Quad{from.four(i)}; });
-            else body([&](int i) { return Quad{load_quad(from, i, length, 0.0f)}; });
-        });
+        if (p.x_form == QUADS_F32) body([&](int i) { return Quad{F32Row{x}.four(i)}; });
+        else if (p.x_form == QUADS_16) body([&](int i) { return Quad{ShortRow{x, p.x.dtype}.four(i)}; });
+        else body([&](int i) { return read(i); });
+    }
+
+    __device__ __forceinline__ Quad read(int i) const {
+        return {load_quad(StridedRow{x, p.x.nb[0], p.x.dtype}, i, length, 0.0f)};
     }
 
     __device__ __forceinline__ void prepare(Quad&) const {}
 
     __device__ __forceinline__ void store(int i, const Quad& quad, float factor) const {
         float4 v = scaled(quad.v, factor);
-        if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
+        if (p.w_form == QUADS_F32) v = times(v, F32Row{w}.four(i));
         else if (p.weight) v = times(v, load_quad(Repeated{w, p.w.nb[0], (u32)p.w.ne[0]}, i, length, 0.0f));
         store_quad(y, p.y.dtype, p.y_form, i, length, v);
     }
@@ -79,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(128) rms_norm_warps(RmsNormParams p
     if (number < p.rows) normalise_row<HELD_MAX>(p, WarpGroup(), number);
 }
 
-extern "C" __global__ void __launch_bounds__(512) rms_norm_blocks(RmsNormParams p) {
+extern "C" __global__ void __launch_bounds__(768) rms_norm_blocks(RmsNormParams p) {
     __shared__ u64 partial[WARPS_MAX];
     normalise_row<HELD_MAX>(p, BlockGroup{partial}, blockIdx.x);
 }

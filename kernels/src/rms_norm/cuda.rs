@@ -1,7 +1,9 @@
 //! Launches of `rms_norm`, and the geometry that it shares with the other norms.
 
 use crate::Declined;
-use crate::cuda::{CudaCall, CudaKernel, GRID_X_MAX, Image, Launch, Params, WARP, embedded, quad_form};
+use crate::cuda::{
+    CudaCall, CudaKernel, DeviceTensor, GRID_X_MAX, Image, Launch, Params, WARP, embedded, quad_form,
+};
 use ssmgraph_ops::{Layout, RmsNorm};
 
 /// The kernel's source and PTX.
@@ -10,6 +12,8 @@ pub(crate) static IMAGE: Image = embedded!("rms_norm");
 /// Elements that a thread holds at most: `HELD_MAX` quads.
 const HELD: usize = 16;
 const WARPS: usize = 4;
+/// The launch bound of `blocks`.
+const BLOCK_THREADS_MAX: usize = 768;
 /// Indices inside a row have 32 bits.
 const LENGTH_MAX: usize = 1 << 30;
 
@@ -64,8 +68,13 @@ pub(crate) fn norm_launch(
         let entry = if length <= 4 * WARP { entries.heads } else { entries.warps };
         return Launch::line(image, entry, rows.div_ceil(WARPS), WARPS * WARP, params);
     }
-    let threads = length.div_ceil(HELD).next_power_of_two().clamp(128, 512);
+    let threads = length.div_ceil(HELD).next_multiple_of(WARP).clamp(128, BLOCK_THREADS_MAX);
     Launch::line(image, entries.blocks, rows, threads, params)
+}
+
+/// How a norm reads or writes rows of `length` elements: in quads only where all of them are whole.
+pub(crate) fn norm_form(tensor: &DeviceTensor, length: usize) -> i32 {
+    if length.is_multiple_of(4) { quad_form(tensor) } else { 0 }
 }
 
 /// Whether rows of this length can be launched.
@@ -94,14 +103,14 @@ impl CudaKernel for RmsNorm {
             return Vec::new();
         }
         let (rows, length) = (x.layout.rows(), x.layout.ne[0]);
-        let w_form = w.filter(|w| w.layout.ne[0] == length).map_or(0, quad_form);
+        let w_form = w.filter(|w| w.layout.ne[0] == length).map_or(0, |w| norm_form(w, length));
         let params = Params::new().tensor(x).optional(w).tensor(y).size(rows);
         let params = NormScale::rms(length, self.eps)
             .append(params)
             .i32(w.is_some().into())
-            .i32(quad_form(x))
+            .i32(norm_form(x, length))
             .i32(w_form)
-            .i32(quad_form(y));
+            .i32(norm_form(y, length));
         vec![norm_launch(&IMAGE, &ENTRIES, rows, length, params)]
     }
 }

@@ -51,19 +51,18 @@ struct NormScale {
     }
 };
 
-// For a row of `length` elements: `rows.with(body)` calls body(load), where load(i) reads a quad of the operands from
-// element i on, 0 from the row's end on (without a branch where the length is a multiple of 4, so that loads overlap);
-// `rows.prepare(quad)` turns what was read into values to normalise, `.v`;
-// `rows.store(i, quad, factor)` writes the normalised quad. Only reading depends on the form of rows, so that the
-// rest is there once. A warp has no row longer than it holds.
+// For a row of `length` elements: `rows.read(i)` gives a quad of the operands from element i on, 0 from the row's end
+// on; `rows.with(body)` calls body(load), where load(i) is the same in the row's own form, without a branch between
+// loads, so that they overlap; `rows.prepare(quad)` turns what was read into values to normalise, `.v`;
+// `rows.store(i, quad, factor)` writes the normalised quad. All but loading is there once for all forms. A warp has
+// no row longer than it holds.
 template <int HELD, class Group, class Rows>
 __device__ __forceinline__ void normalise(const Group& group, int length, const NormScale& scale, const Rows& rows) {
     constexpr bool LONG = !Group::ONE_WARP;
     int first = 4 * group.thread();
     int step = 4 * group.threads();
     auto read = [&](int i) {
-        typename Rows::Quad quad;
-        rows.with([&](auto load) { quad = load(i); });
+        typename Rows::Quad quad = rows.read(i);
         rows.prepare(quad);
         return quad;
     };
