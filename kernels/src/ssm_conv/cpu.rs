@@ -130,7 +130,8 @@ fn slide(inputs: &[f32], taps: &[f32], tile: &mut [f32], tokens: usize) {
     );
 }
 
-fn finish(row: &mut [f32], bias: Option<&[f32]>, silu: bool) {
+/// Adds the bias and applies SiLU, where asked for.
+pub(crate) fn finish(row: &mut [f32], bias: Option<&[f32]>, silu: bool) {
     simd::vectorize(
         #[inline(always)]
         || {

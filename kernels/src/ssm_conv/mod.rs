@@ -1,4 +1,4 @@
 //! The causal convolution in front of a scan.
 
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod cuda;

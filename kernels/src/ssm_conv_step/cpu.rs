@@ -6,7 +6,8 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Out};
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::simd;
+use crate::ssm_conv::cpu::finish;
 use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Define, Layout, OpError, SsmConvStep};
 use std::ops::Range;
@@ -111,7 +112,8 @@ impl<'a> Conv<'a> {
             }
             for token in 0..tokens {
                 let seen = &inputs[token * count..][..self.width * count];
-                convolve(seen, taps, offsets, self.op.silu, sums);
+                add_taps(seen, taps, sums);
+                finish(sums, offsets, self.op.silu);
                 // SAFETY: blocks are shared out among the workers, each to one.
                 unsafe { self.call.results[0].store([first + token, sequence, 0], channels.start, sums) }
                 keep(first + token + 1, &seen[count..]);
@@ -128,31 +130,27 @@ impl<'a> Conv<'a> {
     }
 }
 
-/// Sums, bias and activation of one token: `inputs` and `taps` are rows over the channels, oldest first.
-fn convolve(inputs: &[f32], taps: &[f32], bias: Option<&[f32]>, silu: bool, sums: &mut [f32]) {
+/// The sums of one token: `inputs` and `taps` are rows over the channels, oldest first.
+fn add_taps(inputs: &[f32], taps: &[f32], sums: &mut [f32]) {
     let count = sums.len();
     simd::vectorize(
         #[inline(always)]
         || {
             if inputs.len() == 4 * count {
-                let [x0, x1, x2, x3] = std::array::from_fn(|tap| &inputs[tap * count..][..count]);
-                let [w0, w1, w2, w3] = std::array::from_fn(|tap| &taps[tap * count..][..count]);
+                let [x0, x1, x2, x3] = [0, 1, 2, 3].map(|tap| &inputs[tap * count..][..count]);
+                let [w0, w1, w2, w3] = [0, 1, 2, 3].map(|tap| &taps[tap * count..][..count]);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     *sum = x0[c] * w0[c] + x1[c] * w1[c] + x2[c] * w2[c] + x3[c] * w3[c];
                 }
-            } else {
-                let mut rows = inputs.chunks_exact(count).zip(taps.chunks_exact(count));
-                let (inputs, taps) = rows.next().expect("at least one tap");
-                sums.iter_mut().zip(inputs).zip(taps).for_each(|((sum, input), tap)| *sum = input * tap);
-                for (inputs, taps) in rows {
-                    sums.iter_mut().zip(inputs).zip(taps).for_each(|((sum, input), tap)| *sum += input * tap);
+                return;
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = inputs[c] * taps[c];
+            }
+            for (inputs, taps) in inputs.chunks_exact(count).zip(taps.chunks_exact(count)).skip(1) {
+                for ((sum, input), tap) in sums.iter_mut().zip(inputs).zip(taps) {
+                    *sum += input * tap;
                 }
-            }
-            if let Some(bias) = bias {
-                sums.iter_mut().zip(bias).for_each(|(sum, offset)| *sum += offset);
-            }
-            if silu {
-                sums.iter_mut().for_each(|sum| *sum = math::silu(*sum));
             }
         },
     );
