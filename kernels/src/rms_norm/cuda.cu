@@ -3,8 +3,8 @@
 // A warp normalises a row of up to 128 elements (`heads`, with few registers, so that enough warps wait for memory at
 // once) or 512, a block of 128 to 768 threads a longer one, in registers up to 12288 elements; the geometry depends
 // on the row's length alone. Limited by memory: 8 bytes an element, w comes from cache. One very long row alone would
-// want several blocks; no model has one. Under a bound of 512 or 1024 threads ptxas aims at 32 registers on sm_80, and
-// spills.
+// want several blocks; no model has one. Under a bound of 1024 threads
+// gated_norm spills on sm_70.
 #include "../shared/norm.cuh"
 
 struct RmsNormParams {

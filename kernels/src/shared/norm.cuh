@@ -90,11 +90,13 @@ __device__ __forceinline__ void normalise(const Group& group, int length, const 
     // Sums below lose squares that round to 0, sums above may have become infinite. Every thread has the same sum.
     if (!(sum >= 1e-28f && sum < 1e38f)) {
         exact = 0.0;
-#pragma unroll
-        for (int k = 0; k < HELD; k++) exact += wide_squares(held[k].v);
         if (LONG) {
+            // Read anew rather than held: less code, and ptxas then needs no stack on any device.
 #pragma unroll 1
-            for (int i = first + HELD * step; i < length; i += step) exact += wide_squares(read(i).v);
+            for (int i = first; i < length; i += step) exact += wide_squares(read(i).v);
+        } else {
+#pragma unroll
+            for (int k = 0; k < HELD; k++) exact += wide_squares(held[k].v);
         }
         exact = group.reduce(exact, 0.0, Plus());
     }
