@@ -1,11 +1,13 @@
-//! The PTX that the kernels crate embeds. The last three tests need NVIDIA's compiler and assemblers, which they
+//! The PTX that the kernels crate embeds. Most tests need NVIDIA's compiler and assemblers, which they
 //! install from PyPI into the build folder; without a network they fail and say so.
 
 use graph_tests::cuda_images::assemble::{ARCHITECTURES, Assembled, assemble};
 use graph_tests::cuda_images::ptx::entries;
 use graph_tests::cuda_images::tools::Tools;
 use graph_tests::cuda_images::{differences, is_current, root, table};
-use ssmgraph_kernels::cuda::IMAGES;
+use ssmgraph::backend::cuda::cache::Cache;
+use ssmgraph::backend::cuda::compile::{CompileError, compile, version};
+use ssmgraph_kernels::cuda::{IMAGES, Image};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
@@ -76,4 +78,33 @@ fn the_table_of_registers_is_current() {
     if let Err(what) = table::is_current(&tools()) {
         panic!("{what}");
     }
+}
+
+#[test]
+fn machine_code_is_compiled_once_and_kept() {
+    tools();
+    let folder = std::env::temp_dir().join(format!("ssmgraph-cubins-{}", std::process::id()));
+    let cubin = || Cache::at(&folder).cubin(IMAGES[0], "sm_90", version().unwrap()).unwrap();
+    let first = cubin();
+    assert_eq!(first[..4], *b"\x7fELF");
+    let file = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let written = fs::metadata(&file).unwrap().modified().unwrap();
+    assert_eq!(cubin(), first);
+    assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_the_compiler_refuses_is_told_in_its_own_words() {
+    tools();
+    let source = "#include \"../shared/common.cuh\"\nextern \"C\" __global__ void f() { undeclared = 1; }\n";
+    let image = Image { name: "op", source, ptx: "" };
+    let error = compile(&image, "compute_70").unwrap_err();
+    assert!(matches!(error, CompileError::Source { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("image op does not compile for compute_70:\nop.cu(2): error"), "{text}");
+    assert!(text.contains("undeclared"), "{text}");
+
+    let unknown = compile(IMAGES[0], "sm_999").unwrap_err();
+    assert_eq!(unknown, CompileError::Target { target: "sm_999".to_owned() });
 }

@@ -27,10 +27,10 @@ fn entry(text: &str) -> Entry {
 /// Size of a parameter such as ` .align 8 .b8 name[184]` or ` .u64 name`.
 fn param_bytes(text: &str) -> usize {
     let count = text.split_once('[').and_then(|(_, rest)| rest.split(']').next()?.trim().parse().ok());
-    let bits = text.split_whitespace().filter_map(|word| {
+    let mut bits = text.split_whitespace().filter_map(|word| {
         word.strip_prefix(['.'])?.strip_prefix(['b', 'u', 's', 'f'])?.parse::<usize>().ok()
     });
-    count.unwrap_or(1) * bits.last().unwrap_or(0) / 8
+    count.unwrap_or(1) * bits.next_back().unwrap_or(0) / 8
 }
 
 #[cfg(test)]
