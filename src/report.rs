@@ -24,6 +24,8 @@ pub struct Report {
     pub copies: usize,
     /// Bytes of these copies.
     pub bytes_copied: usize,
+    /// What the devices say about how they run, such as a failed capture; one sentence each.
+    pub notes: Vec<String>,
 }
 
 impl Report {
@@ -42,6 +44,7 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        writeln!(f, "{} copies, {} bytes", self.copies, self.bytes_copied)
+        writeln!(f, "{} copies, {} bytes", self.copies, self.bytes_copied)?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }

@@ -322,6 +322,11 @@ impl Session {
                 }
             }
         }
+        for segment in &self.segments {
+            if let Compiled::Compute { program, .. } = segment {
+                report.notes.extend(program.notes());
+            }
+        }
         report
     }
 

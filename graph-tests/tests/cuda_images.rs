@@ -46,17 +46,15 @@ fn every_image_has_kernels_of_its_name_with_one_struct_each() {
         let entries = entries(image.ptx);
         assert!(!entries.is_empty(), "{} has no kernel", image.name);
         for entry in entries {
-            assert!(entry.name.starts_with(image.name), "{}: kernel {}", image.name, entry.name);
-            let [bytes] = entry.params_bytes[..] else {
-                panic!("{}: parameters of {:?} bytes, expected one struct", entry.name, entry.params_bytes);
-            };
+            assert!(entry.starts_with(image.name), "{}: kernel {entry}", image.name);
+            let bytes = image.parameter_bytes(entry).unwrap_or(0);
             assert!(
                 bytes > 0 && bytes % 8 == 0 && bytes <= PARAMS_BYTES_MAX,
-                "{}: a struct of {bytes} bytes, expected a multiple of 8 up to {PARAMS_BYTES_MAX}",
-                entry.name
+                "{entry}: a parameter of {bytes} bytes, expected one struct of a multiple of 8 up to \
+                 {PARAMS_BYTES_MAX}"
             );
-            let other = owners.insert(entry.name.clone(), image.name);
-            assert_eq!(other, None, "{} is in two images", entry.name);
+            let other = owners.insert(entry, image.name);
+            assert_eq!(other, None, "{entry} is in two images");
         }
     }
 }

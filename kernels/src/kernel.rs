@@ -1,10 +1,11 @@
 //! What a CPU kernel is, and a program of calls.
 
+use crate::check::{Extent, check_call};
 use crate::memory::{Memory, OutOfMemory};
 use crate::shared::call::{Call, In, Out, Shared};
 use crate::shared::pool::{KernelPanic, Pool, WORKERS_MAX, Worker};
 use once_cell::sync::OnceCell;
-use ssmgraph_ops::{Layout, Op, OpError, Storage};
+use ssmgraph_ops::{Layout, Op, OpError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why a kernel will not run a call; the op then runs elsewhere.
@@ -144,7 +145,7 @@ impl Program {
         let mut scratch = Scratch::default();
         for (index, step) in steps.iter().enumerate() {
             let fault = |what| ProgramError::Memory { step: index, op: step.op.name(), what };
-            check_step(step).map_err(fault)?;
+            check_call(&step.op, &extents(&step.inputs), &extents(&step.results)).map_err(fault)?;
             let kernel = kernel_of(&step.op)?;
             let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
             kernel
@@ -261,10 +262,22 @@ fn layouts(places: &[Place]) -> Vec<Layout> {
     places.iter().map(|place| place.layout).collect()
 }
 
+/// Where places lie, for the checks of a call.
+fn extents(places: &[Place]) -> Vec<Extent> {
+    let extent = |place: &Place| Extent {
+        buffer: place.memory.start() as u64,
+        buffer_bytes: place.memory.len(),
+        writable: place.memory.is_writable(),
+        offset_bytes: place.offset_bytes,
+        layout: place.layout,
+    };
+    places.iter().map(extent).collect()
+}
+
 fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
     let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
     let work = kernel_of(&step.op)?.work(&inputs, &results);
-    // SAFETY: `check_step` found the span of each place inside its buffer and aligned, results writable and
+    // SAFETY: `check_call` found the span of each place inside its buffer and aligned, results writable and
     // without overlap; the program keeps the buffers alive and holds their locks while it runs.
     let call = unsafe {
         Call {
@@ -282,80 +295,4 @@ fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
         }
     };
     Ok(Bound { op: step.op, call, alone: work < ALONE_WORK_MAX })
-}
-
-/// The rules that make a call sound: everything inside its buffer and aligned, results writable and free of
-/// overlap with one another and with operands, except where the op may take an operand's memory over.
-fn check_step(step: &Step) -> Result<(), String> {
-    for (kind, places) in [("operand", &step.inputs), ("result", &step.results)] {
-        for (index, place) in places.iter().enumerate() {
-            // The fields of a layout are public: one that was not made by its constructors proves nothing.
-            let Layout { dtype, ne, nb } = place.layout;
-            Layout::strided(dtype, ne, nb).map_err(|error| format!("{kind} {index}: {error}"))?;
-            let end = place.offset_bytes.checked_add(place.layout.span_bytes());
-            if end.is_none_or(|end| end > place.memory.len()) {
-                return Err(format!(
-                    "{kind} {index} reaches past the end of its {} bytes",
-                    place.memory.len()
-                ));
-            }
-            if !(place.memory.start() as usize + place.offset_bytes).is_multiple_of(place.layout.align()) {
-                return Err(format!("{kind} {index} at byte {} is not aligned", place.offset_bytes));
-            }
-        }
-    }
-    check_shapes(step)?;
-    let storage = step.op.storage();
-    if storage == Storage::Update && !same(&step.results[0], &step.inputs[0]) {
-        return Err("result 0 must lie where operand 0 lies, which it updates".into());
-    }
-    for (index, result) in step.results.iter().enumerate() {
-        if !result.memory.is_writable() {
-            return Err(format!("result {index} lies in read-only memory"));
-        }
-        if result.layout.may_overlap() {
-            return Err(format!("result {index} has elements that share bytes"));
-        }
-        if let Some(other) = step.results[..index].iter().position(|other| overlap(result, other)) {
-            return Err(format!("results {other} and {index} overlap"));
-        }
-        for (operand, input) in step.inputs.iter().enumerate() {
-            let taken_over = match storage {
-                Storage::Fresh { reuse } => index == 0 && reuse.contains(&operand) && same(result, input),
-                Storage::Update => index == 0 && operand == 0 && same(result, input),
-                Storage::View { .. } => false,
-            };
-            if overlap(result, input) && !taken_over {
-                return Err(format!("result {index} overlaps operand {operand}"));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Kernels rely on the op's shape rule; results may have other strides than it says, not other shapes.
-fn check_shapes(step: &Step) -> Result<(), String> {
-    let expected = step.op.infer(&layouts(&step.inputs)).map_err(|error| error.what)?;
-    if step.results.len() != expected.len() {
-        return Err(format!("{} results, expected {}", step.results.len(), expected.len()));
-    }
-    for (index, (result, expected)) in step.results.iter().zip(&expected).enumerate() {
-        if (result.layout.dtype, result.layout.ne) != (expected.dtype, expected.ne) {
-            return Err(format!("result {index} is {}, expected {expected}", result.layout));
-        }
-    }
-    Ok(())
-}
-
-fn same(a: &Place, b: &Place) -> bool {
-    Arc::ptr_eq(&a.memory, &b.memory) && a.offset_bytes == b.offset_bytes && a.layout == b.layout
-}
-
-fn overlap(a: &Place, b: &Place) -> bool {
-    let end = |place: &Place| place.offset_bytes + place.layout.span_bytes();
-    !a.layout.is_empty()
-        && !b.layout.is_empty()
-        && Arc::ptr_eq(&a.memory, &b.memory)
-        && a.offset_bytes < end(b)
-        && b.offset_bytes < end(a)
 }

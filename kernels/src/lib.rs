@@ -5,6 +5,7 @@
 
 mod argmax;
 mod binary;
+mod check;
 mod concat;
 mod cpy;
 pub mod cuda;
@@ -18,6 +19,7 @@ pub mod mapped;
 mod mean;
 pub mod memory;
 mod mul_mat;
+mod numerics;
 mod repeat;
 mod rms_norm;
 mod scale;
@@ -30,9 +32,11 @@ mod sum;
 mod sum_rows;
 mod unary;
 
+pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
+pub use numerics::Numerics;
 pub use shared::pool::{Pool, WORKERS_MAX};
 pub use shared::simd::arch_name;
 

@@ -9,8 +9,9 @@ pub mod cuda;
 mod eager;
 
 pub use cpu::CpuBackend;
+pub use cuda::CudaBackend;
 pub use eager::{Eager, EagerBackend, Reference};
-pub use ssmgraph_kernels::{Declined, Observer};
+pub use ssmgraph_kernels::{Declined, Numerics, Observer};
 
 use ssmgraph_ops::{Layout, Op, OpError};
 use std::any::Any;
@@ -92,6 +93,12 @@ pub trait Program: Send {
     ///
     /// Errors: the first step's that fails.
     fn run(&mut self, observer: Option<&dyn Observer>) -> Result<(), BackendError>;
+
+    /// What the session's report should say about how the program runs, one sentence each; nothing when it
+    /// runs as it should.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A place where ops run.

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::{Failure, Outcome};
-use ssmgraph::backend::{Backend, CpuBackend, Devices, Eager, Reference};
+use ssmgraph::backend::{Backend, CpuBackend, CudaBackend, Devices, Eager, Reference};
 use ssmgraph::engine::{Engine, EngineOptions};
 use ssmgraph::formats::Gguf;
 use std::fmt;
@@ -81,46 +81,65 @@ impl ThreadArgs {
 }
 
 impl DeviceArgs {
-    /// The backend that was asked for.
-    ///
-    /// Errors: one that this program does not have.
-    pub fn backend(self) -> Outcome<Arc<dyn Backend>> {
-        match self.device {
-            Device::Auto | Device::Cpu => Ok(Arc::new(self.threads.cpu())),
-            Device::Reference => Ok(Arc::new(Eager::new(Reference))),
-            Device::Cuda(_) => Err(no_cuda()),
+    /// The device with `auto` settled: the first GPU, or the CPU where there is none.
+    fn settled(self) -> Device {
+        if self.device != Device::Auto {
+            return self.device;
+        }
+        match CudaBackend::all() {
+            Ok(devices) if devices.is_empty() => Device::Cpu,
+            Ok(_) => Device::Cuda(0),
+            Err(error) => {
+                eprintln!("note: the GPU cannot be used ({error}); running on the CPU");
+                Device::Cpu
+            }
         }
     }
 
-    /// The backend that was asked for, with the reference backend behind it.
+    /// The backend that was asked for.
+    ///
+    /// Errors: a device that this machine does not have, or that does not work.
+    pub fn backend(self) -> Outcome<Arc<dyn Backend>> {
+        match self.settled() {
+            Device::Auto | Device::Cpu => Ok(Arc::new(self.threads.cpu())),
+            Device::Reference => Ok(Arc::new(Eager::new(Reference))),
+            Device::Cuda(index) => {
+                let backend = CudaBackend::new(index);
+                Ok(Arc::new(backend.map_err(|error| Failure::Call(format!("cuda:{index}: {error}")))?))
+            }
+        }
+    }
+
+    /// The backend that was asked for, then the CPU where that is a GPU, and the reference backend last.
     ///
     /// Errors: as [`DeviceArgs::backend`].
     pub fn devices(self) -> Outcome<Devices> {
-        Ok(Devices::new(vec![self.backend()?]))
+        let settled = DeviceArgs { device: self.settled(), ..self };
+        let mut backends = vec![settled.backend()?];
+        if let Device::Cuda(_) = settled.device {
+            backends.push(Arc::new(self.threads.cpu()));
+        }
+        Ok(Devices::new(backends))
     }
 }
 
-/// The names that `--backend` takes.
-pub const BACKENDS: [&str; 2] = ["cpu", "reference"];
-
-/// The backends with these names; all of them when there are none.
+/// The backends with these names; all that this machine has when there are none.
 ///
-/// Errors: a name that this program does not have.
+/// Errors: a name that this program does not have, a device that this machine does not have.
 pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Backend>>> {
-    let all = BACKENDS.map(str::to_owned);
-    let names = if names.is_empty() { &all } else { names };
-    let backend = |name: &String| {
+    let mut devices = Vec::new();
+    for name in names {
         let device = name.parse().ok().filter(|device| *device != Device::Auto);
-        let device = device.ok_or_else(|| {
-            Failure::Call(format!("there is no backend \"{name}\", expected {}", BACKENDS.join(" or ")))
-        })?;
-        DeviceArgs { device, threads }.backend()
-    };
-    names.iter().map(backend).collect()
-}
-
-fn no_cuda() -> Failure {
-    Failure::Call("this program has no CUDA backend yet; name cpu instead".into())
+        devices.push(device.ok_or_else(|| {
+            Failure::Call(format!("there is no backend \"{name}\", expected cpu, reference, cuda or cuda:N"))
+        })?);
+    }
+    if names.is_empty() {
+        devices.extend([Device::Cpu, Device::Reference]);
+        let count = CudaBackend::all().map_err(Failure::wrong)?.len();
+        devices.extend((0..count).map(Device::Cuda));
+    }
+    devices.into_iter().map(|device| DeviceArgs { device, threads }.backend()).collect()
 }
 
 /// Opens a model file.

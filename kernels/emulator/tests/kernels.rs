@@ -4,7 +4,7 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use ssmgraph_emulator::engine::{Engine, Geometry, Mode};
-use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor};
+use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
 use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Case, HostTensor, Layout, OpKind, Storage};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, F
         false => fresh.iter().zip(&result_layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect(),
     };
     let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(&layouts, &result_layouts)]);
-    let fault = Device::holding(&[0; 40]);
+    let fault = Device::holding(&[0; FAULT_BYTES]);
     let call =
         CudaCall { inputs: &tensors, results: &results, scratch: scratch.start(), fault: fault.start() };
     for launch in kernel.launches(&call) {
@@ -85,12 +85,9 @@ fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, F
             Geometry { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes, seed };
         // SAFETY: all addresses are of buffers that live until the end of this function.
         unsafe { engine.run(launch.entry, geometry, &[&launch.params.bytes()], lookup)? };
-        let record = fault.bytes();
-        let word = |at: usize| i64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
-        if record[0] != 0 {
+        if let Some(fault) = FaultRecord::read(&fault.bytes()) {
             let guard = launch.guard.ok_or("a launch without a guard raised a fault")?;
-            let place = [16, 24, 32].map(|at| word(at) as usize);
-            checked_row(case.op.name(), guard.operand, place, word(8), guard.rows)?;
+            checked_row(case.op.name(), guard.operand, fault.place, fault.id, guard.rows)?;
             return Err("a fault was raised for an id that is inside its table".into());
         }
     }

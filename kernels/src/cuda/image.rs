@@ -11,6 +11,22 @@ pub struct Image {
     pub ptx: &'static str,
 }
 
+impl Image {
+    /// Bytes of an entry's parameter; `None` when the PTX has no such entry, or one that does not take one
+    /// struct by value.
+    pub fn parameter_bytes(&self, entry: &str) -> Option<usize> {
+        let start = self.ptx.find(&format!(".entry {entry}("))?;
+        let declaration = &self.ptx[start..];
+        let parameters = &declaration[..declaration.find(')')?];
+        let mut sizes = parameters.split(".param ").skip(1).map(|parameter| {
+            let size = parameter.split_once('[')?.1.split_once(']')?.0;
+            size.parse().ok()
+        });
+        let only = sizes.next()?;
+        if sizes.next().is_some() { None } else { only }
+    }
+}
+
 /// The image of an op's folder.
 macro_rules! embedded {
     ($name:literal) => {

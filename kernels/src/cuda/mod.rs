@@ -4,9 +4,11 @@
 //! backend can run the list, record it into a graph, compare it with an earlier one and patch what changed; the
 //! emulator's tests run the same list without a driver.
 
+mod fault;
 mod image;
 mod params;
 
+pub use fault::{FAULT_BYTES, FaultRecord};
 pub(crate) use image::embedded;
 pub use image::{HEADERS, IMAGES, Image};
 pub use params::{Params, dtype_code};
@@ -38,12 +40,12 @@ pub struct CudaCall<'a> {
     pub results: &'a [DeviceTensor],
     /// Address of as many bytes as the kernel asked for: a multiple of 256, contents undefined.
     pub scratch: u64,
-    /// Address of the program's fault record, see [`Guard`].
+    /// Address of the call's fault record of [`FAULT_BYTES`], all zero at first; see [`Guard`].
     pub fault: u64,
 }
 
-/// A launch that may meet an id outside a table. It then fills the program's fault record (`Fault` in
-/// `common.cuh`) unless that is filled already, with its own number from [`Params::guard`].
+/// A launch that may meet an id outside a table. It then fills the call's fault record (`raise` in
+/// `common.cuh`), unless that is filled already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// The operand that holds the ids.

@@ -1,5 +1,168 @@
-//! NVIDIA GPUs.
+//! The CUDA backend: kernels of `ssmgraph-kernels` on an NVIDIA device.
+//!
+//! The driver is found at run time; nothing here needs CUDA to build. A program runs launch by launch once, is
+//! captured into a graph at its second run and replayed from then on. A run waits for its end, so that an
+//! error belongs to the run that caused it and memory may be dropped after it.
 
+mod blas;
 pub mod cache;
 pub mod compile;
+mod driver;
 mod hash;
+mod memory;
+mod modules;
+mod program;
+mod replay;
+
+pub use driver::{CudaError, DeviceInfo};
+
+use super::{Backend, BackendError, Buffer, Declined, Numerics, Program, SharedBytes, Step, check_range};
+use driver::{Context, DeviceMemory};
+use memory::{Copies, CudaBuffer, Pool, lock};
+use modules::Modules;
+use program::CudaProgram;
+use replay::Executables;
+use ssmgraph_kernels::cuda_kernel;
+use ssmgraph_ops::{Layout, Op};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// The lowest compute capability that the embedded kernels are built for.
+const CAPABILITY_MIN: (u32, u32) = (7, 0);
+
+/// Runs ops with the CUDA kernels of one device.
+#[derive(Clone)]
+pub struct CudaBackend {
+    device: Arc<Device>,
+    numerics: Numerics,
+}
+
+/// A device with everything that its programs share.
+struct Device {
+    name: String,
+    info: DeviceInfo,
+    context: Arc<Context>,
+    copies: Mutex<Copies>,
+    pool: Mutex<Pool>,
+    modules: Mutex<Modules>,
+    executables: Mutex<Executables>,
+}
+
+impl CudaBackend {
+    /// The backend of the device with this number.
+    ///
+    /// Errors: no driver, one before CUDA 12.0, no such device, one below compute capability 7.0.
+    pub fn new(ordinal: usize) -> Result<CudaBackend, CudaError> {
+        driver::start()?;
+        let count = driver::device_count()?;
+        if ordinal >= count {
+            let what = format!("there is no device {ordinal}, the driver has {count}");
+            return Err(CudaError::before("cuDeviceGet", what));
+        }
+        let context = Context::new(ordinal)?;
+        context.enter()?;
+        let info = context.info()?;
+        if info.capability < CAPABILITY_MIN {
+            let (major, minor) = info.capability;
+            let what = format!("{} has compute capability {major}.{minor}, expected 7.0", info.name);
+            return Err(CudaError::before("cuDeviceGetAttribute", what));
+        }
+        let name = if ordinal == 0 { "cuda".to_owned() } else { format!("cuda:{ordinal}") };
+        let copies = Copies::new(&context)?;
+        let device = Device {
+            name,
+            info,
+            context,
+            copies: Mutex::new(copies),
+            pool: Mutex::default(),
+            modules: Mutex::default(),
+            executables: Mutex::default(),
+        };
+        Ok(CudaBackend { device: Arc::new(device), numerics: Numerics::Exact })
+    }
+
+    /// The devices of this machine; none without a driver.
+    ///
+    /// Errors: a driver that is there but does not work.
+    pub fn all() -> Result<Vec<CudaBackend>, CudaError> {
+        match driver::start() {
+            Err(error) if error.code == 0 => return Ok(Vec::new()),
+            started => started?,
+        }
+        (0..driver::device_count()?).map(CudaBackend::new).collect()
+    }
+
+    /// The same device with other numerics. `Fast` takes matrix products of `f32` weights with many tokens to
+    /// cuBLAS where that is installed.
+    pub fn with_numerics(self, numerics: Numerics) -> CudaBackend {
+        CudaBackend { numerics, ..self }
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.device.info
+    }
+}
+
+impl Device {
+    /// Gives memory back to the driver, once copies that may still use it are done.
+    fn release(&self, memory: Vec<DeviceMemory>) -> Result<(), CudaError> {
+        if memory.is_empty() {
+            return Ok(());
+        }
+        self.context.enter()?;
+        lock(&self.copies).synchronize()
+    }
+
+    fn other(&self, what: impl Into<String>) -> BackendError {
+        BackendError::Other { backend: self.name.clone(), what: what.into() }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Queued copies use memory that goes with the pool.
+        let _ = self.context.enter();
+        let _ = lock(&self.copies).synchronize();
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    fn supports(&self, op: &Op, inputs: &[Layout]) -> Result<(), Declined> {
+        cuda_kernel(op)
+            .ok_or_else(|| Declined("there is no CUDA kernel for this op".into()))?
+            .supports(inputs)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        let buffer = CudaBuffer::zeroed(&self.device, bytes);
+        Ok(Arc::new(buffer.map_err(|error| backend_error(self.name(), error, bytes))?))
+    }
+
+    fn adopt(
+        &self,
+        bytes: &SharedBytes,
+        range: Range<usize>,
+    ) -> Result<(Arc<dyn Buffer>, usize), BackendError> {
+        let all = (**bytes).as_ref();
+        check_range(self.name(), range.start, range.len(), all.len())?;
+        let buffer = CudaBuffer::holding(&self.device, &all[range.clone()]);
+        Ok((Arc::new(buffer.map_err(|error| backend_error(self.name(), error, range.len()))?), 0))
+    }
+
+    fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
+        Ok(Box::new(CudaProgram::new(&self.device, &steps, self.numerics)?))
+    }
+}
+
+/// A failed call as the backend's error; `bytes` is the size that was asked for, or 0 when none was.
+fn backend_error(backend: &str, error: CudaError, bytes: usize) -> BackendError {
+    match error.is_out_of_memory() && bytes > 0 {
+        true => BackendError::OutOfMemory { backend: backend.to_owned(), bytes },
+        false => BackendError::Other { backend: backend.to_owned(), what: error.to_string() },
+    }
+}
