@@ -10,6 +10,7 @@ use ssmgraph::backend::cuda::compile::{CompileError, compile, version};
 use ssmgraph_kernels::cuda::{IMAGES, Image};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::OnceLock;
 
 /// Bytes of parameters that every device takes.
 const PARAMS_BYTES_MAX: usize = 4096;
@@ -20,6 +21,12 @@ fn none(complaints: Vec<String>) {
 
 fn tools() -> Tools {
     Tools::get().unwrap_or_else(|what| panic!("{what}"))
+}
+
+/// Every image on every device: two tests look at it.
+fn assembled() -> &'static [Assembled] {
+    static ASSEMBLED: OnceLock<Vec<Assembled>> = OnceLock::new();
+    ASSEMBLED.get_or_init(|| assemble(&tools(), ARCHITECTURES))
 }
 
 #[test]
@@ -66,14 +73,14 @@ fn every_image_is_what_its_source_compiles_to() {
 
 #[test]
 fn every_image_assembles_for_every_device_without_local_memory() {
-    let assembled = assemble(&tools(), ARCHITECTURES);
+    let assembled = assembled();
     assert_eq!(assembled.len(), IMAGES.len() * ARCHITECTURES.len());
     none(assembled.iter().flat_map(Assembled::complaints).collect());
 }
 
 #[test]
 fn the_table_of_registers_is_current() {
-    if let Err(what) = table::is_current(&tools()) {
+    if let Err(what) = table::is_current(assembled()) {
         panic!("{what}");
     }
 }

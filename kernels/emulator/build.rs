@@ -5,17 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// How a library of kernels is compiled.
-struct Mode {
+/// A library of kernels.
+struct Library {
     name: &'static str,
+    mode: Mode,
+    sources: Vec<PathBuf>,
+}
+
+/// How a library of kernels is compiled.
+#[derive(Clone, Copy)]
+struct Mode {
     kernel_flags: &'static [&'static str],
     engine_flags: &'static [&'static str],
 }
 
 const MODES: [Mode; 2] = [
-    Mode { name: "fast", kernel_flags: &["-O2"], engine_flags: &[] },
+    Mode { kernel_flags: &["-O2"], engine_flags: &[] },
     Mode {
-        name: "check",
         kernel_flags: &[
             "-O1",
             "-DEMU_CHECK",
@@ -34,16 +40,25 @@ fn main() {
     println!("cargo::rerun-if-changed=engine");
     println!("cargo::rerun-if-changed=../src");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
-    let sources = kernel_sources(&here.join("../src"));
+    println!("cargo::rerun-if-changed=tests/bugs.cu");
+    println!("cargo::rerun-if-changed=tests/driver.cu");
+    let kernels = kernel_sources(&here.join("../src"));
+    let [fast, check] = MODES;
+    let libraries = [
+        Library { name: "fast", mode: fast, sources: kernels.clone() },
+        Library { name: "check", mode: check, sources: kernels },
+        Library { name: "bugs", mode: check, sources: vec![here.join("tests/bugs.cu")] },
+        Library { name: "driver", mode: fast, sources: vec![here.join("tests/driver.cu")] },
+    ];
     std::thread::scope(|scope| {
-        for mode in &MODES {
-            let (here, out, sources) = (&here, &out, &sources);
-            scope.spawn(move || build(here, &out.join(mode.name), sources, mode));
+        for library in &libraries {
+            let (here, out) = (&here, &out);
+            scope.spawn(move || build(here, &out.join(library.name), library));
         }
     });
-    for mode in &MODES {
-        let library = out.join(mode.name).join("libkernels.so");
-        println!("cargo::rustc-env=EMULATOR_KERNELS_{}={}", mode.name.to_uppercase(), library.display());
+    for library in &libraries {
+        let (name, path) = (library.name.to_uppercase(), out.join(library.name).join("libkernels.so"));
+        println!("cargo::rustc-env=EMULATOR_KERNELS_{name}={}", path.display());
     }
 }
 
@@ -58,12 +73,13 @@ fn kernel_sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn build(here: &Path, out: &Path, sources: &[PathBuf], mode: &Mode) {
+fn build(here: &Path, out: &Path, library: &Library) {
+    let mode = library.mode;
     fs::create_dir_all(out).expect("OUT_DIR can be written");
     let engine_folder = here.join("engine");
     let mut objects = Vec::new();
-    for source in sources {
-        let name = source.parent().and_then(Path::file_name).expect("a folder per op").to_string_lossy();
+    for source in &library.sources {
+        let name = unit_name(source);
         let unit = out.join(format!("{name}.cpp"));
         fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
         let object = unit.with_extension("o");
@@ -86,6 +102,13 @@ fn build(here: &Path, out: &Path, sources: &[PathBuf], mode: &Mode) {
     // Each `extern __shared__ T name[]` is the engine's one block of dynamic shared memory.
     link.arg("-Wl,--defsym=dynamic_shared=emu_dyn_smem").arg("-o").arg(out.join("libkernels.so"));
     run(link);
+}
+
+/// A name for a source's files: the op's folder and the file.
+fn unit_name(source: &Path) -> String {
+    let folder = source.parent().and_then(Path::file_name).expect("a source lies in a folder");
+    let file = source.file_stem().expect("a source has a name");
+    format!("{}_{}", folder.to_string_lossy(), file.to_string_lossy())
 }
 
 fn compiler(engine_folder: &Path) -> Command {

@@ -190,6 +190,20 @@ impl Define for SsmScan {
         add("no_heads", Spec::mamba2(16, 4, 0, 1, 3, 2));
         add("no_rows", Spec::mamba2(16, 0, 2, 1, 3, 2));
         add("no_states", Spec::mamba2(0, 4, 2, 1, 3, 2));
+        // Sizes between and past those that kernels hold in registers, and enough rows to share B and C.
+        for states in [24, 40, 100, 160] {
+            add(&format!("mamba1_d_state_{states}"), Spec::mamba1(states, 5, 3, 2));
+        }
+        for states in [80, 100, 160, 176, 224, 256] {
+            add(&format!("mamba2_d_state_{states}"), Spec::mamba2(states, 3, 2, 1, 3, 2));
+        }
+        add("mamba1_d_state_300", Spec { snapshots: 2, ..Spec::mamba1(300, 3, 3, 2) });
+        add("mamba2_d_state_300", Spec { snapshots: 2, ..Spec::mamba2(300, 3, 2, 1, 3, 2) });
+        add("mamba2_many_rows", Spec::mamba2(33, 5, 16, 2, 2, 64));
+        add("mamba2_many_rows_128", Spec { snapshots: 2, ..Spec::mamba2(100, 2, 64, 1, 2, 32) });
+        add("snapshots_20", Spec { snapshots: 20, ..Spec::mamba2(16, 3, 2, 1, 27, 2) });
+        add("mamba1_snapshots_17", Spec { snapshots: 17, ..Spec::mamba1(16, 5, 17, 2) });
+        add("snapshots_10_d_state_260", Spec { snapshots: 10, ..Spec::mamba2(260, 2, 2, 1, 12, 1) });
         for &arrangement in Arrangement::ALL {
             let name = arrangement.name();
             add(&format!("mamba1_{name}"), Spec { arrangement, ..Spec::mamba1(16, 18, 3, 2) });

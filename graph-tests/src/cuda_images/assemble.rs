@@ -1,12 +1,9 @@
 //! Images assembled for the devices that they are meant for, and what each kernel takes there.
 
-use super::ptx_path;
 use super::tools::Tools;
+use super::{in_parallel, ptx_path};
 use ssmgraph_kernels::cuda::{IMAGES, Image};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// The devices: one of each generation from Volta to Blackwell.
 pub const ARCHITECTURES: &[u32] = &[70, 75, 80, 86, 89, 90, 100, 120];
@@ -71,31 +68,16 @@ impl Assembled {
     }
 }
 
-/// Every image assembled for every one of the devices, on all cores; in the order of the images, then devices.
+/// Every image assembled for every one of the devices; in the order of the images, then devices.
 pub fn assemble(tools: &Tools, architectures: &[u32]) -> Vec<Assembled> {
     let jobs: Vec<(&'static Image, u32)> = IMAGES
         .iter()
         .flat_map(|&image| architectures.iter().map(move |&architecture| (image, architecture)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(&(image, architecture)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let functions = ptxas(tools, image, architecture);
-                    let assembled = Assembled { image, architecture, functions };
-                    done.lock().expect("no thread panics with the lock").push(assembled);
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no thread panics with the lock");
-    let place = |one: &Assembled| {
-        jobs.iter().position(|job| (job.0.name, job.1) == (one.image.name, one.architecture))
-    };
-    done.sort_by_key(place);
-    done
+    in_parallel(&jobs, |&(image, architecture)| {
+        let functions = ptxas(tools, image, architecture);
+        Assembled { image, architecture, functions }
+    })
 }
 
 fn ptxas(tools: &Tools, image: &Image, architecture: u32) -> Result<Vec<Usage>, String> {

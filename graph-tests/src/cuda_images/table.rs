@@ -23,18 +23,18 @@ fn page() -> PathBuf {
 ///
 /// Errors: an image that cannot be assembled, a page without its two markers, a file that cannot be written.
 pub fn write_table(tools: &Tools) -> Result<bool, String> {
-    let (old, new) = pages(tools)?;
+    let (old, new) = pages(&assemble(tools, &ARCHITECTURES))?;
     if old != new {
         fs::write(page(), &new).map_err(|e| format!("{}: {e}", page().display()))?;
     }
     Ok(old != new)
 }
 
-/// Whether the page's table says what the assembler says.
+/// Whether the page's table says what the assembler said, for the devices of the table and maybe others.
 ///
 /// Errors: it does not; what to run. Also as [`write_table`].
-pub fn is_current(tools: &Tools) -> Result<(), String> {
-    let (old, new) = pages(tools)?;
+pub fn is_current(assembled: &[Assembled]) -> Result<(), String> {
+    let (old, new) = pages(assembled)?;
     if old == new {
         return Ok(());
     }
@@ -42,10 +42,9 @@ pub fn is_current(tools: &Tools) -> Result<(), String> {
 }
 
 /// The page as it is and as it should be.
-fn pages(tools: &Tools) -> Result<(String, String), String> {
+fn pages(assembled: &[Assembled]) -> Result<(String, String), String> {
     let old = fs::read_to_string(page()).map_err(|e| format!("{}: {e}", page().display()))?;
-    let table = table(&assemble(tools, &ARCHITECTURES))?;
-    let new = with_table(&old, &table)?;
+    let new = with_table(&old, &table(assembled)?)?;
     Ok((old, new))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`.
 
+use cuda::engine::{Engine, Geometry, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
-use ssmgraph_emulator::engine::{Engine, Geometry, Mode};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
 use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Case, HostTensor, Layout, OpKind, Storage};

@@ -1,3 +1,4 @@
 //! Copies into another layout, shape or type.
 
 mod cpu;
+pub(crate) mod cuda;

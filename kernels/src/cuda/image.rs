@@ -40,7 +40,38 @@ macro_rules! embedded {
 pub(crate) use embedded;
 
 /// Files that sources include, by the name they are included under.
-pub const HEADERS: &[(&str, &str)] = &[("../shared/common.cuh", include_str!("../shared/common.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[
+    ("../shared/common.cuh", include_str!("../shared/common.cuh")),
+    ("../shared/ids.cuh", include_str!("../shared/ids.cuh")),
+    ("../shared/math.cuh", include_str!("../shared/math.cuh")),
+    ("../shared/move.cuh", include_str!("../shared/move.cuh")),
+    ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
+    ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
+    ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
+    ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
+    ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
+];
 
 /// Every image.
-pub const IMAGES: &[&Image] = &[&crate::unary::cuda::IMAGE];
+pub const IMAGES: &[&Image] = &[
+    &crate::unary::cuda::IMAGE,
+    &crate::binary::cuda::IMAGE,
+    &crate::scale::cuda::IMAGE,
+    &crate::glu::cuda::IMAGE,
+    &crate::cpy::cuda::IMAGE,
+    &crate::concat::cuda::IMAGE,
+    &crate::repeat::cuda::IMAGE,
+    &crate::get_rows::cuda::IMAGE,
+    &crate::set_rows::cuda::IMAGE,
+    &crate::soft_max::cuda::IMAGE,
+    &crate::argmax::cuda::IMAGE,
+    &crate::cumsum::cuda::IMAGE,
+    &crate::gated_norm::cuda::IMAGE,
+    &crate::l2_norm::cuda::IMAGE,
+    &crate::rms_norm::cuda::IMAGE,
+    &crate::sum::cuda::IMAGE,
+    &crate::sum_rows::cuda::IMAGE,
+    &crate::mul_mat::cuda::IMAGE,
+    &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_scan::cuda::IMAGE,
+];

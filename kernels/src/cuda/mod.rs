@@ -6,12 +6,16 @@
 
 mod fault;
 mod image;
+pub(crate) mod moves;
 mod params;
+mod quads;
+pub(crate) mod walk;
 
 pub use fault::{FAULT_BYTES, FaultRecord};
 pub(crate) use image::embedded;
 pub use image::{HEADERS, IMAGES, Image};
 pub use params::{Params, dtype_code};
+pub(crate) use quads::quad_form;
 
 use crate::Declined;
 use ssmgraph_ops::Layout;

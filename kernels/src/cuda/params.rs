@@ -52,6 +52,11 @@ impl Params {
         self.field(&value.to_le_bytes())
     }
 
+    /// Appends a `double`.
+    pub fn f64(self, value: f64) -> Params {
+        self.field(&value.to_le_bytes())
+    }
+
     /// Appends a `float`.
     pub fn f32(self, value: f32) -> Params {
         self.field(&value.to_le_bytes())

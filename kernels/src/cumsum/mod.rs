@@ -1,3 +1,4 @@
 //! Running sums along each row.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,3 +1,4 @@
 //! Rows of a table, picked by index.
 
 mod cpu;
+pub(crate) mod cuda;

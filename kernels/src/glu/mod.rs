@@ -1,3 +1,4 @@
 //! Gated linear units.
 
 mod cpu;
+pub(crate) mod cuda;

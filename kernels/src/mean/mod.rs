@@ -1,3 +1,4 @@
 //! The mean of each row.
 
 mod cpu;
+pub(crate) mod cuda;

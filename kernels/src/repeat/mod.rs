@@ -1,3 +1,4 @@
 //! A tensor repeated along whole axes.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,3 +1,4 @@
 //! RMS norm of each row.
 
 mod cpu;
+pub(crate) mod cuda;

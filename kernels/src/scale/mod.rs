@@ -1,3 +1,4 @@
 //! Multiplication by one number and addition of another.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,3 +1,4 @@
 //! Rows written into a table, at places given by index.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,3 +1,4 @@
 //! Softmax of each row.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,3 +1,4 @@
 //! The sum of all elements.
 
 mod cpu;
+pub(crate) mod cuda;

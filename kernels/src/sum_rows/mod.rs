@@ -1,3 +1,4 @@
 //! The sum of each row.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;

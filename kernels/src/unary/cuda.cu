@@ -1,42 +1,43 @@
 // y[i] = f(x[i]).
 //
-// One thread per element; packed tensors of one type walk memory in order, others are unravelled. Limited by
-// memory: 8 bytes an element.
-#include "../shared/common.cuh"
+// 1024 elements a block. Packed rows move in quads of 16 bytes (8 for the 16-bit types), one per thread; other
+// layouts element by element, a warp on neighbours. Axes that follow each other were merged before, so that a
+// packed tensor is one row and needs no division. Limited by memory: 8 bytes an element.
+#include "../shared/math.cuh"
+#include "../shared/quad.cuh"
 
 struct UnaryParams {
     Tensor x, y;
     i64 elements;
     int function;
-    int packed;
+    int quads;
 };
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 __device__ __forceinline__ float apply(int function, float x) {
     switch (function) {
-        case 0: return x * sigmoid(x);
+        case 0: return silu(x);
         case 1: return sigmoid(x);
-        case 2: return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+        case 2: return softplus(x);
         case 3: return expf(x);
         case 4: return -x;
-        case 5: return x < 0.0f ? 0.0f : x;
+        case 5: return relu(x);
         case 6: return tanhf(x);
-        default: return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+        default: return gelu(x);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) unary(UnaryParams p) {
-    i64 index = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (index >= p.elements) return;
-    i64 i0 = index;
-    const char* from = p.x.data;
-    char* to = p.y.data;
-    if (!p.packed) {
-        Row row = row_at(divide(index, p.x.ne[0], &i0), p.x.ne);
-        from = row_start(p.x, row);
-        to = row_start(p.y, row);
-    }
-    float value = load_float(from + i0 * p.x.nb[0], p.x.dtype);
-    store_float(to + i0 * p.y.nb[0], p.y.dtype, apply(p.function, value));
+extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) unary(UnaryParams p) {
+    auto four = [&](const Spot& spot) {
+        float4 v = load_quad_or_one(p.x, spot_in(p.x, spot));
+        v.x = apply(p.function, v.x);
+        v.y = apply(p.function, v.y);
+        v.z = apply(p.function, v.z);
+        v.w = apply(p.function, v.w);
+        store_quad(spot_in(p.y, spot), p.y.dtype, v);
+    };
+    auto one = [&](const Spot& spot) {
+        float value = load_float(spot_in(p.x, spot), p.x.dtype);
+        store_float(spot_in(p.y, spot), p.y.dtype, apply(p.function, value));
+    };
+    each_element(p.elements, p.y.ne, p.quads, four, one);
 }

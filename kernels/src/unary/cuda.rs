@@ -1,21 +1,17 @@
 //! Launches of `unary`.
 
 use crate::Declined;
-use crate::cuda::{CudaCall, CudaKernel, GRID_X_MAX, Image, Launch, Params, embedded};
+use crate::cuda::walk::{ELEMENTWISE_SPAN, ELEMENTWISE_THREADS, in_quads, merged, reached};
+use crate::cuda::{CudaCall, CudaKernel, Image, Launch, Params, embedded};
 use ssmgraph_ops::Layout;
 use ssmgraph_ops::unary::{Function, Unary};
 
 /// The kernel's source and PTX.
 pub(crate) static IMAGE: Image = embedded!("unary");
 
-const THREADS: usize = 256;
-
 impl CudaKernel for Unary {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
-        match inputs[0].elements().div_ceil(THREADS) <= GRID_X_MAX {
-            true => Ok(()),
-            false => Err(Declined("more elements than one launch reaches".into())),
-        }
+        reached(inputs[0].elements(), ELEMENTWISE_SPAN)
     }
 
     fn scratch_bytes(&self, _inputs: &[Layout], _results: &[Layout]) -> usize {
@@ -23,15 +19,15 @@ impl CudaKernel for Unary {
     }
 
     fn launches(&self, call: &CudaCall<'_>) -> Vec<Launch> {
-        let (x, y) = (&call.inputs[0], &call.results[0]);
-        let elements = x.layout.elements();
+        let elements = call.results[0].layout.elements();
         if elements == 0 {
             return Vec::new();
         }
-        let packed = x.layout.is_contiguous() && y.layout.is_contiguous();
+        let [x, y] = merged([call.inputs[0], call.results[0]]);
+        let quads = in_quads(&[x, y]);
         let params =
-            Params::new().tensor(x).tensor(y).size(elements).i32(code(self.function)).i32(packed.into());
-        vec![Launch::line(&IMAGE, "unary", elements.div_ceil(THREADS), THREADS, params)]
+            Params::new().tensor(&x).tensor(&y).size(elements).i32(code(self.function)).i32(quads.into());
+        vec![Launch::line(&IMAGE, "unary", elements.div_ceil(ELEMENTWISE_SPAN), ELEMENTWISE_THREADS, params)]
     }
 }
 

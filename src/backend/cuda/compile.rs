@@ -11,8 +11,9 @@ use std::ptr;
 pub const EMBEDDED_TARGET: &str = "compute_70";
 
 /// What NVRTC is told besides the target. Products and sums are fused only where the source says so, so that
-/// results do not depend on the compiler; no line information, which would name files.
-pub const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false"];
+/// results do not depend on the compiler; no line information, which would name files; functions without a mark
+/// are the device's, as all of ours are.
+pub const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-default-device"];
 
 /// The oldest NVRTC that knows every function used here.
 const VERSION_MIN: (u32, u32) = (11, 2);

@@ -71,11 +71,11 @@ impl CudaBackend {
         let copies = Copies::new(&context)?;
         let device = Device {
             name,
+            modules: Mutex::new(Modules::new(info.capability)),
             info,
             context,
             copies: Mutex::new(copies),
             pool: Mutex::default(),
-            modules: Mutex::default(),
             executables: Mutex::default(),
         };
         Ok(CudaBackend { device: Arc::new(device), numerics: Numerics::Exact })
