@@ -45,15 +45,11 @@ impl Mamba {
             let (u, z) = (g.slice(xz, 0, 0, d_inner)?, g.slice(xz, 0, d_inner, d_inner)?);
 
             // A convolution over the inputs of the last tokens, which are its state.
-            let (taps, u) = (taps?, g.transpose(u)?);
-            let past = g.ne(taps)?[0] - 1;
-            let state = g.state(&at("conv"), DType::F32, &[past, d_inner], slots)?;
-            let inputs = g.read_state(&state, slots)?;
-            let inputs = g.concat(&[inputs, u], 0)?;
-            let window = g.slice(inputs, 0, 1, past)?;
-            let window = g.cont(window)?;
-            g.write_state(&state, slots, 0, window)?;
-            let u = g.ssm_conv(inputs, taps, Some(taps_bias?), true)?;
+            let taps = taps?;
+            let state = g.state(&at("conv"), DType::F32, &[g.ne(taps)?[0] - 1, d_inner], slots)?;
+            let conv = g.ssm_conv_step([state.pool, u, taps, slots.read], Some(taps_bias?), true, 1)?;
+            g.write_state(&state, slots, 0, conv.states[0])?;
+            let u = conv.y;
 
             // The selective scan; dt, B and C depend on the token.
             let selected = g.mul_mat(select?, u)?;

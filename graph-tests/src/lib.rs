@@ -1,6 +1,7 @@
 //! What the tests of ssmgraph share.
 
 pub mod arrays;
+pub mod cuda;
 pub mod cuda_images;
 pub mod random_graph;
 pub mod random_model;

@@ -1,7 +1,13 @@
 //! One named test per op × case × backend, and per vector × backend × number of threads.
 //!
+//! CUDA runs on the emulated driver: work as late as allowed in the order of the queue, then in two other orders of
+//! threads and blocks, and the smaller cases once more with every access checked. These settings belong to the
+//! process, so that each has a round of its own with a summary of its own.
+//!
 //! `cargo test -p graph-tests --test conformance ssm_scan` runs one op's.
 
+use emulator::engine::Mode;
+use graph_tests::cuda;
 use libtest_mimic::{Arguments, Failed, Trial};
 use ssmgraph::backend::{Backend, CpuBackend, Eager, Reference};
 use ssmgraph::conformance::{Outcome, run_case, vectors};
@@ -11,6 +17,12 @@ use std::sync::Arc;
 
 /// Numbers of threads on which every vector runs: one, one per core of a small machine, an odd surplus.
 const VECTOR_THREADS: [usize; 3] = [1, 2, 7];
+
+/// Seeds of the rounds in another order.
+const SEEDS: [u32; 2] = [1, 2];
+
+/// Checking each access costs far more; cases with more elements are left to the other rounds.
+const CHECKED_ELEMENTS_MAX: usize = 20_000;
 
 fn cpu(threads: usize) -> Arc<dyn Backend> {
     Arc::new(CpuBackend::new(Some(threads)))
@@ -30,11 +42,15 @@ fn must_pass(outcome: Outcome) -> Result<(), Failed> {
     }
 }
 
-fn case_trials(trials: &mut Vec<Trial>) {
+fn case_trials(trials: &mut Vec<Trial>, backends: &[(String, Arc<dyn Backend>)], elements_max: usize) {
     for &kind in OpKind::ALL {
         for case in kind.cases() {
-            for (name, backend) in [("cpu", cpu(2)), ("reference", reference())] {
-                let case = case.clone();
+            let elements: usize = case.inputs.iter().map(|input| input.layout().elements()).sum();
+            if elements > elements_max {
+                continue;
+            }
+            for (name, backend) in backends {
+                let (case, backend) = (case.clone(), backend.clone());
                 let title = format!("{}::{}::{name}", kind.module(), case.name);
                 trials.push(Trial::test(title, move || must_pass(run_case(&backend, &case))));
             }
@@ -42,14 +58,11 @@ fn case_trials(trials: &mut Vec<Trial>) {
     }
 }
 
-fn vector_trials(trials: &mut Vec<Trial>) {
+fn vector_trials(trials: &mut Vec<Trial>, backends: &[(String, Arc<dyn Backend>)]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vectors");
     let loaded = vectors::load(&folder).expect("the fixtures are well formed");
-    let mut backends: Vec<(String, Arc<dyn Backend>)> =
-        VECTOR_THREADS.map(|threads| (format!("cpu_{threads}_threads"), cpu(threads))).into();
-    backends.push(("reference".into(), reference()));
     for vector in loaded {
-        for (name, backend) in &backends {
+        for (name, backend) in backends {
             let (vector, backend) = (vector.clone(), backend.clone());
             let title = format!("vectors::{}::{}::{name}", vector.file, vector.name);
             trials.push(Trial::test(title, move || match vectors::run_one(&backend, &vector) {
@@ -65,8 +78,35 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // A thousand lines of `ok` say nothing; failures are listed in full.
     arguments.format = arguments.format.or(Some(libtest_mimic::FormatSetting::Terse));
+    let emulator = cuda::emulator();
+    let on_cuda = |name: String| [(name, Arc::new(cuda::backend()) as Arc<dyn Backend>)];
+
     let mut trials = Vec::new();
-    case_trials(&mut trials);
-    vector_trials(&mut trials);
-    libtest_mimic::run(&arguments, trials).exit();
+    case_trials(&mut trials, &[("cpu".into(), cpu(2)), ("reference".into(), reference())], usize::MAX);
+    let mut on_vectors: Vec<(String, Arc<dyn Backend>)> =
+        VECTOR_THREADS.map(|threads| (format!("cpu_{threads}_threads"), cpu(threads))).into();
+    on_vectors.push(("reference".into(), reference()));
+    vector_trials(&mut trials, &on_vectors);
+    let lazy = on_cuda("cuda".into());
+    case_trials(&mut trials, &lazy, usize::MAX);
+    vector_trials(&mut trials, &lazy);
+    let mut failed = libtest_mimic::run(&arguments, trials).has_failed();
+
+    for seed in SEEDS {
+        emulator.set_seed(seed);
+        let mut trials = Vec::new();
+        let ordered = on_cuda(format!("cuda_seed_{seed}"));
+        case_trials(&mut trials, &ordered, usize::MAX);
+        vector_trials(&mut trials, &ordered);
+        failed |= libtest_mimic::run(&arguments, trials).has_failed();
+    }
+
+    emulator.set_seed(0);
+    emulator.set_mode(Mode::Check);
+    let mut trials = Vec::new();
+    case_trials(&mut trials, &on_cuda("cuda_checked".into()), CHECKED_ELEMENTS_MAX);
+    failed |= libtest_mimic::run(&arguments, trials).has_failed();
+    if failed {
+        std::process::exit(101);
+    }
 }

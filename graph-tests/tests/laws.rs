@@ -1,6 +1,7 @@
-//! Laws of the recurrent ops on the CPU, to the bit, over many shapes and seeds: tokens in one call = in
+//! Laws of the recurrent ops on the CPU and on emulated CUDA, to the bit, over many shapes and seeds: tokens in one call = in
 //! pieces = one by one; a sequence alone = in a batch; two runs are equal; thread counts do not matter.
 
+use graph_tests::cuda;
 use proptest::prelude::*;
 use ssmgraph::backend::Devices;
 use ssmgraph::graph::{Slots, SlotsSpec, State};
@@ -60,7 +61,27 @@ fn roll_conv(g: &mut Graph, state: &State, slots: &Slots, sx: Tensor, width: usi
     }
 }
 
+/// How a block writes its convolution.
+#[derive(Clone, Copy, Debug)]
+enum Conv {
+    /// One op with its window.
+    Step,
+    /// The window and the new inputs joined, then a convolution, then a new window.
+    Joined,
+}
+
 fn block(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u64) -> Block {
+    block_with(Conv::Step, sizes, sequences, tokens, rollback, seed)
+}
+
+fn block_with(
+    conv: Conv,
+    sizes: Sizes,
+    sequences: usize,
+    tokens: usize,
+    rollback: usize,
+    seed: u64,
+) -> Block {
     let Sizes { states, head_dim, heads, groups, width, .. } = sizes;
     let (inner, channels) = (sizes.inner(), sizes.channels());
     let mut g = Graph::new();
@@ -74,12 +95,24 @@ fn block(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u
     let decays = if sizes.decay_per_state { states } else { 1 };
     let a = g.input("a", DType::F32, &[decays, heads]).unwrap();
 
-    let old = g.read_state(&conv_state, &slots).unwrap();
-    let old = g.reshape(old, &[width - 1, channels, sequences]).unwrap();
-    let turned = g.transpose(xbc).unwrap();
-    let sx = g.concat(&[old, turned], 0).unwrap();
-    roll_conv(&mut g, &conv_state, &slots, sx, width, tokens);
-    let act = g.ssm_conv(sx, conv_w, Some(conv_b), true).unwrap();
+    let act = match conv {
+        Conv::Step => {
+            let operands = [conv_state.pool, xbc, conv_w, slots.read];
+            let step = g.ssm_conv_step(operands, Some(conv_b), true, slots.spec.stored()).unwrap();
+            for (back, &rows) in step.states.iter().enumerate() {
+                g.write_state(&conv_state, &slots, back, rows).unwrap();
+            }
+            step.y
+        }
+        Conv::Joined => {
+            let old = g.read_state(&conv_state, &slots).unwrap();
+            let old = g.reshape(old, &[width - 1, channels, sequences]).unwrap();
+            let turned = g.transpose(xbc).unwrap();
+            let sx = g.concat(&[old, turned], 0).unwrap();
+            roll_conv(&mut g, &conv_state, &slots, sx, width, tokens);
+            g.ssm_conv(sx, conv_w, Some(conv_b), true).unwrap()
+        }
+    };
     let size = size_of::<f32>();
     let row = [size, size * channels, size * channels * tokens];
     let x = g
@@ -179,91 +212,129 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     prop_oneof![mamba1, mamba2]
 }
 
+/// The laws on some devices, made for a number of threads.
+macro_rules! laws {
+    ($($module:ident: $cases:literal cases on $devices:expr;)*) => {$(
+        mod $module {
+            use super::*;
+
+            fn devices(threads: usize) -> Devices {
+                $devices(threads)
+            }
+
+            proptest! {
+                #![proptest_config(ProptestConfig { cases: $cases, failure_persistence: None, ..ProptestConfig::default() })]
+
+                #[test]
+                fn tokens_in_one_call_in_pieces_and_one_by_one_agree(
+                    sizes in sizes(), seed in 0u64..1000, first in 1usize..9, second in 0usize..9, threads in 1usize..4
+                ) {
+                    let sequence = Sequence { seed, sizes };
+                    let all = first + second;
+                    let fresh = || Store::new(&devices(threads), Vec::new());
+                    let whole = block(sizes, 1, all, 0, seed).run(&fresh(), &[0], std::slice::from_ref(&sequence), 0).concat();
+                    let store = fresh();
+                    let mut pieces = block(sizes, 1, first, 0, seed).run(&store, &[2], std::slice::from_ref(&sequence), 0).concat();
+                    let rest = block(sizes, 1, second, 0, seed).run(&store, &[2], std::slice::from_ref(&sequence), first).concat();
+                    pieces.extend(rest);
+                    prop_assert_eq!(bits(&whole), bits(&pieces));
+                    let store = fresh();
+                    let step = block(sizes, 1, 1, 0, seed);
+                    let steps: Vec<f32> = (0..all)
+                        .flat_map(|t| step.run(&store, &[4], std::slice::from_ref(&sequence), t).concat())
+                        .collect();
+                    prop_assert_eq!(bits(&whole), bits(&steps));
+                }
+
+                #[test]
+                fn a_sequence_alone_and_in_a_batch_agree(
+                    sizes in sizes(), seed in 0u64..1000, tokens in 1usize..6, threads in 1usize..4, poison in any::<bool>()
+                ) {
+                    let three: Vec<Sequence> = (0..3).map(|i| Sequence { seed: seed + 1000 * i, sizes }).collect();
+                    let store = Store::new(&devices(threads), Vec::new());
+                    let batch = block(sizes, 3, tokens, 0, seed);
+                    let mut inputs = three.clone();
+                    if poison {
+                        // A neighbour full of other numbers must not be felt either.
+                        inputs[2].seed += 5;
+                    }
+                    let together = batch.run(&store, &[3, 0, 2], &inputs, 0);
+                    for index in 0..2 {
+                        let alone = Store::new(&devices(threads), Vec::new());
+                        let single = block(sizes, 1, tokens, 0, seed).run(&alone, &[1], &three[index..=index], 0);
+                        prop_assert_eq!(bits(&together[index]), bits(&single[0]));
+                    }
+                }
+
+                #[test]
+                fn rolling_back_is_never_having_come_this_far(
+                    sizes in sizes(), seed in 0u64..1000, before in 1usize..5, drafted in 1usize..5, forgotten in 1usize..5
+                ) {
+                    let forgotten = forgotten.min(drafted);
+                    let sequence = [Sequence { seed, sizes }];
+                    let devices = devices(2);
+                    let (store, straight) = (Store::new(&devices, Vec::new()), Store::new(&devices, Vec::new()));
+                    let go = |store: &Arc<Store>, tokens: usize, first: usize| {
+                        block(sizes, 1, tokens, 4, seed).run(store, &[1], &sequence, first).concat()
+                    };
+                    go(&store, before, 0);
+                    go(&store, drafted, before);
+                    store.rollback(1, forgotten).unwrap();
+                    let kept = before + drafted - forgotten;
+                    go(&straight, kept, 0);
+                    prop_assert_eq!(bits(&go(&store, 2, kept)), bits(&go(&straight, 2, kept)));
+                    prop_assert_eq!(store.save(1).unwrap(), straight.save(1).unwrap());
+                }
+
+                #[test]
+                fn restored_is_continued_also_on_another_backend(
+                    sizes in sizes(), seed in 0u64..1000, before in 1usize..5, after in 1usize..4
+                ) {
+                    let sequence = [Sequence { seed, sizes }];
+                    let store = Store::new(&devices(2), Vec::new());
+                    let go = |store: &Arc<Store>, slot: usize, tokens: usize, first: usize| {
+                        block(sizes, 1, tokens, 0, seed).run(store, &[slot], &sequence, first).concat()
+                    };
+                    go(&store, 0, before, 0);
+                    let saved = store.save(0).unwrap();
+                    let continued = go(&store, 0, after, before);
+                    store.restore(3, &saved).unwrap();
+                    prop_assert_eq!(bits(&continued), bits(&go(&store, 3, after, before)));
+                    let reference = Store::new(&Devices::reference(), Vec::new());
+                    go(&reference, 1, 1, 0);
+                    reference.restore(2, &saved).unwrap();
+                    for (a, b) in continued.iter().zip(go(&reference, 2, after, before)) {
+                        prop_assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{} and {}", a, b);
+                    }
+                }
+
+                #[test]
+                fn a_convolution_with_its_window_is_one_of_joined_inputs(
+                    sizes in sizes(), seed in 0u64..1000, before in 0usize..6, tokens in 0usize..6, rollback in 0usize..4
+                ) {
+                    let two: Vec<Sequence> = (0..2).map(|i| Sequence { seed: seed + 9 * i, sizes }).collect();
+                    let run = |conv: Conv| {
+                        let store = Store::new(&devices(2), Vec::new());
+                        let go = |tokens: usize, first: usize| {
+                            block_with(conv, sizes, 2, tokens, rollback, seed).run(&store, &[3, 1], &two, first).concat()
+                        };
+                        let y = [go(before, 0), go(tokens, before)].map(|y| bits(&y));
+                        (y, store.save(3).unwrap(), store.save(1).unwrap())
+                    };
+                    prop_assert!(run(Conv::Step) == run(Conv::Joined));
+                }
+            }
+        }
+    )*};
+}
+
+laws! {
+    on_the_cpu: 40 cases on |threads| Devices::cpu(Some(threads));
+    on_cuda: 12 cases on |_| cuda::devices();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn tokens_in_one_call_in_pieces_and_one_by_one_agree(
-        sizes in sizes(), seed in 0u64..1000, first in 1usize..9, second in 0usize..9, threads in 1usize..4
-    ) {
-        let sequence = Sequence { seed, sizes };
-        let all = first + second;
-        let fresh = || Store::new(&Devices::cpu(Some(threads)), Vec::new());
-        let whole = block(sizes, 1, all, 0, seed).run(&fresh(), &[0], std::slice::from_ref(&sequence), 0).concat();
-        let store = fresh();
-        let mut pieces = block(sizes, 1, first, 0, seed).run(&store, &[2], std::slice::from_ref(&sequence), 0).concat();
-        let rest = block(sizes, 1, second, 0, seed).run(&store, &[2], std::slice::from_ref(&sequence), first).concat();
-        pieces.extend(rest);
-        prop_assert_eq!(bits(&whole), bits(&pieces));
-        let store = fresh();
-        let step = block(sizes, 1, 1, 0, seed);
-        let steps: Vec<f32> = (0..all)
-            .flat_map(|t| step.run(&store, &[4], std::slice::from_ref(&sequence), t).concat())
-            .collect();
-        prop_assert_eq!(bits(&whole), bits(&steps));
-    }
-
-    #[test]
-    fn a_sequence_alone_and_in_a_batch_agree(
-        sizes in sizes(), seed in 0u64..1000, tokens in 1usize..6, threads in 1usize..4, poison in any::<bool>()
-    ) {
-        let three: Vec<Sequence> = (0..3).map(|i| Sequence { seed: seed + 1000 * i, sizes }).collect();
-        let store = Store::new(&Devices::cpu(Some(threads)), Vec::new());
-        let batch = block(sizes, 3, tokens, 0, seed);
-        let mut inputs = three.clone();
-        if poison {
-            // A neighbour full of other numbers must not be felt either.
-            inputs[2].seed += 5;
-        }
-        let together = batch.run(&store, &[3, 0, 2], &inputs, 0);
-        for index in 0..2 {
-            let alone = Store::new(&Devices::cpu(Some(threads)), Vec::new());
-            let single = block(sizes, 1, tokens, 0, seed).run(&alone, &[1], &three[index..=index], 0);
-            prop_assert_eq!(bits(&together[index]), bits(&single[0]));
-        }
-    }
-
-    #[test]
-    fn rolling_back_is_never_having_come_this_far(
-        sizes in sizes(), seed in 0u64..1000, before in 1usize..5, drafted in 1usize..5, forgotten in 1usize..5
-    ) {
-        let forgotten = forgotten.min(drafted);
-        let sequence = [Sequence { seed, sizes }];
-        let devices = Devices::cpu(Some(2));
-        let (store, straight) = (Store::new(&devices, Vec::new()), Store::new(&devices, Vec::new()));
-        let go = |store: &Arc<Store>, tokens: usize, first: usize| {
-            block(sizes, 1, tokens, 4, seed).run(store, &[1], &sequence, first).concat()
-        };
-        go(&store, before, 0);
-        go(&store, drafted, before);
-        store.rollback(1, forgotten).unwrap();
-        let kept = before + drafted - forgotten;
-        go(&straight, kept, 0);
-        prop_assert_eq!(bits(&go(&store, 2, kept)), bits(&go(&straight, 2, kept)));
-        prop_assert_eq!(store.save(1).unwrap(), straight.save(1).unwrap());
-    }
-
-    #[test]
-    fn restored_is_continued_also_on_another_backend(
-        sizes in sizes(), seed in 0u64..1000, before in 1usize..5, after in 1usize..4
-    ) {
-        let sequence = [Sequence { seed, sizes }];
-        let store = Store::new(&Devices::cpu(Some(2)), Vec::new());
-        let go = |store: &Arc<Store>, slot: usize, tokens: usize, first: usize| {
-            block(sizes, 1, tokens, 0, seed).run(store, &[slot], &sequence, first).concat()
-        };
-        go(&store, 0, before, 0);
-        let saved = store.save(0).unwrap();
-        let continued = go(&store, 0, after, before);
-        store.restore(3, &saved).unwrap();
-        prop_assert_eq!(bits(&continued), bits(&go(&store, 3, after, before)));
-        let reference = Store::new(&Devices::reference(), Vec::new());
-        go(&reference, 1, 1, 0);
-        reference.restore(2, &saved).unwrap();
-        for (a, b) in continued.iter().zip(go(&reference, 2, after, before)) {
-            prop_assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{} and {}", a, b);
-        }
-    }
 
     #[test]
     fn thread_counts_and_repetition_do_not_matter(sizes in sizes(), seed in 0u64..1000, tokens in 0usize..8) {

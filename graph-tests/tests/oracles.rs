@@ -5,33 +5,51 @@
 //! rounding.
 
 use graph_tests::arrays::{Arrays, assert_bits, fixture, nmse};
+use graph_tests::cuda;
 use ssmgraph::backend::Devices;
 use ssmgraph::formats::Gguf;
 use ssmgraph::ops::HostTensor;
 use ssmgraph::sample::argmax;
 use ssmgraph::{Engine, EngineOptions, Logits, SavedSlot};
-use std::fs;
 use std::sync::Arc;
+use std::{fmt, fs};
 
 const LENGTHS: [usize; 4] = [1, 7, 64, 300];
 /// Below this, rounding decides which logit is the largest.
 const MARGIN_MIN: f32 = 1e-3;
 const STATE_ERROR_MAX: f32 = 1e-4;
 
-fn engine(model: &str, options: EngineOptions) -> Engine {
-    let gguf = Gguf::open(fixture(&format!("oracles/{model}.gguf"))).unwrap();
-    Engine::load(Arc::new(gguf), &Devices::cpu(Some(2)), options).unwrap()
+/// A model file of the fixtures, and where it runs.
+#[derive(Clone, Copy)]
+struct File {
+    name: &'static str,
+    on: fn() -> Devices,
 }
 
-fn one(model: &str) -> Engine {
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+fn engine(model: File, options: EngineOptions) -> Engine {
+    let gguf = Gguf::open(fixture(&format!("oracles/{model}.gguf"))).unwrap();
+    Engine::load(Arc::new(gguf), &(model.on)(), options).unwrap()
+}
+
+fn cpu() -> Devices {
+    Devices::cpu(Some(2))
+}
+
+fn one(model: File) -> Engine {
     engine(model, EngineOptions::default())
 }
 
-fn several(model: &str, slots: usize) -> Engine {
+fn several(model: File, slots: usize) -> Engine {
     engine(model, EngineOptions { slots, ..EngineOptions::default() })
 }
 
-fn expected(model: &str) -> Arrays {
+fn expected(model: File) -> Arrays {
     Arrays::read(&format!("oracles/{model}.safetensors"))
 }
 
@@ -79,7 +97,7 @@ fn check_nmse(what: &str, found: &[f32], expected: &[f32], max: f64) {
 }
 
 /// One row of logits for each token, or as many as the oracle has.
-fn check_prompts(model: &str, max: f64) {
+fn check_prompts(model: File, max: f64) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     for length in LENGTHS {
@@ -104,7 +122,7 @@ fn check_prompts(model: &str, max: f64) {
 }
 
 /// Logits while llama.cpp's own greedy tokens are fed.
-fn check_continuation(model: &str, max: f64) {
+fn check_continuation(model: File, max: f64) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     step(&mut engine, 0, &prompt[..7], Logits::None);
@@ -117,7 +135,7 @@ fn check_continuation(model: &str, max: f64) {
 }
 
 /// 300 runs of one token.
-fn check_single_steps(model: &str, max: f64) {
+fn check_single_steps(model: File, max: f64) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     let mut logits = Vec::new();
@@ -132,7 +150,7 @@ fn check_single_steps(model: &str, max: f64) {
     check_greedy(&mut engine, &last, &expected, "T300.single", max);
 }
 
-fn check_states(model: &str) {
+fn check_states(model: File) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     for length in [7, 300] {
@@ -157,7 +175,7 @@ fn floats(tensor: &HostTensor) -> Vec<f32> {
 }
 
 /// Two prompts of different lengths in one call, then 32 tokens of both at once.
-fn check_two_sequences(model: &str, max: f64) {
+fn check_two_sequences(model: File, max: f64) {
     let (a, b, expected) = (prompt("prompt_A"), prompt("prompt_B"), expected(model));
     let mut engine = several(model, 2);
     let mut logits = engine.step(&[(0, &a[..64]), (1, &b)], Logits::Last).unwrap();
@@ -187,7 +205,7 @@ fn check_two_sequences(model: &str, max: f64) {
 }
 
 /// Neither neighbours nor the division into calls change a bit.
-fn check_independence(model: &str) {
+fn check_independence(model: File) {
     let (a, b) = (prompt("prompt_A"), prompt("prompt_B"));
     let a = &a[..48];
     let alone = step(&mut one(model), 0, a, Logits::All);
@@ -210,7 +228,7 @@ fn check_independence(model: &str) {
     assert_bits(&step(&mut engine(model, cut), 0, a, Logits::All), &alone, "in pieces of 7");
 }
 
-fn check_slots(model: &str) {
+fn check_slots(model: File) {
     let a = prompt("prompt_A");
     let whole = step(&mut one(model), 0, &a[..40], Logits::All);
     let rest = &whole[24 * 256..];
@@ -243,7 +261,7 @@ fn nan(tensor: &HostTensor) -> HostTensor {
 }
 
 /// Tokens that were drafted and taken back leave no trace.
-fn check_rollback(model: &str) {
+fn check_rollback(model: File) {
     let a = prompt("prompt_A");
     let whole = step(&mut one(model), 0, &a[..40], Logits::All);
     let rest = &whole[24 * 256..];
@@ -273,21 +291,23 @@ fn check_rollback(model: &str) {
 }
 
 macro_rules! models {
-    ($($module:ident = $model:literal;)*) => {$(
+    ($($module:ident = $model:literal on $on:expr, f32 to $f32_max:literal;)*) => {$(
         mod $module {
-            const F32: &str = concat!($model, ".f32");
-            const F16: &str = concat!($model, ".f16");
-            const Q8_0: &str = concat!($model, ".q8_0");
+            use super::File;
+
+            const F32: File = File { name: concat!($model, ".f32"), on: $on };
+            const F16: File = File { name: concat!($model, ".f16"), on: $on };
+            const Q8_0: File = File { name: concat!($model, ".q8_0"), on: $on };
 
             #[test]
             fn f32_prompts() {
-                super::check_prompts(F32, 1e-10);
-                super::check_continuation(F32, 1e-10);
+                super::check_prompts(F32, $f32_max);
+                super::check_continuation(F32, $f32_max);
             }
 
             #[test]
             fn f32_single_steps() {
-                super::check_single_steps(F32, 1e-10);
+                super::check_single_steps(F32, $f32_max);
             }
 
             #[test]
@@ -297,7 +317,7 @@ macro_rules! models {
 
             #[test]
             fn f32_two_sequences() {
-                super::check_two_sequences(F32, 1e-10);
+                super::check_two_sequences(F32, $f32_max);
             }
 
             #[test]
@@ -334,8 +354,12 @@ macro_rules! models {
     )*};
 }
 
+// The emulated driver: steps after the second are replayed, so these hold captured graphs to the oracles.
 models! {
-    mamba1 = "mamba1-tiny";
-    mamba1_with_normed_projections = "mamba1-rms-tiny";
-    mamba2 = "mamba2-g1-tiny";
+    mamba1 = "mamba1-tiny" on super::cpu, f32 to 1e-10;
+    mamba1_with_normed_projections = "mamba1-rms-tiny" on super::cpu, f32 to 1e-10;
+    mamba2 = "mamba2-g1-tiny" on super::cpu, f32 to 1e-10;
+    mamba1_on_cuda = "mamba1-tiny" on super::cuda::devices, f32 to 1e-9;
+    mamba1_with_normed_projections_on_cuda = "mamba1-rms-tiny" on super::cuda::devices, f32 to 1e-9;
+    mamba2_on_cuda = "mamba2-g1-tiny" on super::cuda::devices, f32 to 1e-9;
 }

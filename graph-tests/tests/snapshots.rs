@@ -10,7 +10,7 @@ use ssmgraph::ops::l2_norm::{Form, L2Norm};
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
     Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, MulMat, Op, Permute, Repeat, Reshape, RmsNorm,
-    SetRows, SoftMax, SsmConv, SsmScan, Window,
+    SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Window,
 };
 use ssmgraph::{Engine, EngineOptions};
 use std::sync::Arc;
@@ -59,6 +59,10 @@ fn error_texts() {
             i32s(&[ids]),
         ]
     };
+    let step = |window: usize, channels: usize, ids: Layout| {
+        vec![f32s(&[window, 8, 1, 3]), f32s(&[8, 5, 2]), f32s(&[4, channels]), ids]
+    };
+    let conv_step = |snapshots: usize| Op::from(SsmConvStep { bias: false, silu: true, snapshots });
     let norm = GatedNorm { eps: 1e-5, group_size: 5, order: Order::NormThenGate, gate: Gate::Silu };
     let add = Binary { function: BinaryFunction::Add };
     let swiglu = Glu { function: GluFunction::Swiglu, split: false, swapped: false };
@@ -73,6 +77,11 @@ fn error_texts() {
         (SsmScan { snapshots: 1 }.into(), scan(16, 8, 2, 3)),
         (SsmConv { bias: false, silu: true }.into(), vec![f32s(&[2, 8]), f32s(&[4, 8])]),
         (SsmConv { bias: true, silu: false }.into(), vec![f32s(&[9, 8]), f32s(&[4, 8]), f32s(&[7])]),
+        (conv_step(0), step(3, 8, i32s(&[2]))),
+        (conv_step(1), step(4, 8, i32s(&[2]))),
+        (conv_step(1), step(3, 7, i32s(&[2]))),
+        (conv_step(1), step(3, 8, i32s(&[3]))),
+        (conv_step(1), step(3, 8, f32s(&[2]))),
         (norm.into(), vec![f32s(&[12, 3]), f32s(&[12, 3]), f32s(&[12])]),
         (RmsNorm { eps: -1.0, weight: false }.into(), vec![f32s(&[12])]),
         (RmsNorm { eps: 1e-5, weight: true }.into(), vec![f32s(&[12]), f32s(&[5])]),

@@ -3,25 +3,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::{env, fs};
 
-/// A library of kernels.
-struct Library {
-    name: &'static str,
-    mode: Mode,
-    sources: Vec<PathBuf>,
-}
-
-/// How a library of kernels is compiled.
-#[derive(Clone, Copy)]
+/// How libraries of kernels are compiled.
 struct Mode {
+    name: &'static str,
     kernel_flags: &'static [&'static str],
     engine_flags: &'static [&'static str],
 }
 
 const MODES: [Mode; 2] = [
-    Mode { kernel_flags: &["-O2"], engine_flags: &[] },
+    Mode { name: "fast", kernel_flags: &["-O2"], engine_flags: &[] },
     Mode {
+        name: "check",
         kernel_flags: &[
             "-O1",
             "-DEMU_CHECK",
@@ -43,22 +38,23 @@ fn main() {
     println!("cargo::rerun-if-changed=tests/bugs.cu");
     println!("cargo::rerun-if-changed=tests/driver.cu");
     let kernels = kernel_sources(&here.join("../src"));
-    let [fast, check] = MODES;
+    let [fast, check] = &MODES;
     let libraries = [
-        Library { name: "fast", mode: fast, sources: kernels.clone() },
-        Library { name: "check", mode: check, sources: kernels },
-        Library { name: "bugs", mode: check, sources: vec![here.join("tests/bugs.cu")] },
-        Library { name: "driver", mode: fast, sources: vec![here.join("tests/driver.cu")] },
+        ("fast", fast, kernels.clone()),
+        ("check", check, kernels),
+        ("bugs", check, vec![here.join("tests/bugs.cu")]),
+        ("driver", fast, vec![here.join("tests/driver.cu")]),
     ];
-    std::thread::scope(|scope| {
-        for library in &libraries {
-            let (here, out) = (&here, &out);
-            scope.spawn(move || build(here, &out.join(library.name), library));
-        }
+    let build = Build { engine: here.join("engine"), shared: here.join("../src/shared"), out };
+    let engines = MODES.iter().map(|mode| build.engine_step(mode));
+    let units = libraries.iter().flat_map(|(name, mode, sources)| {
+        let build = &build;
+        sources.iter().map(move |source| build.kernel_step(name, mode, source))
     });
-    for library in &libraries {
-        let (name, path) = (library.name.to_uppercase(), out.join(library.name).join("libkernels.so"));
-        println!("cargo::rustc-env=EMULATOR_KERNELS_{name}={}", path.display());
+    run_all(engines.chain(units).collect());
+    for (name, mode, sources) in &libraries {
+        let path = build.link(name, mode, sources);
+        println!("cargo::rustc-env=EMULATOR_KERNELS_{}={}", name.to_uppercase(), path.display());
     }
 }
 
@@ -73,35 +69,123 @@ fn kernel_sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn build(here: &Path, out: &Path, library: &Library) {
-    let mode = library.mode;
-    fs::create_dir_all(out).expect("OUT_DIR can be written");
-    let engine_folder = here.join("engine");
-    let mut objects = Vec::new();
-    for source in &library.sources {
-        let name = unit_name(source);
-        let unit = out.join(format!("{name}.cpp"));
-        fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
-        let object = unit.with_extension("o");
-        let header = engine_folder.join("cuda_emu.h");
-        let mut command = compiler(&engine_folder);
-        command.args(["-fno-strict-aliasing", "-fno-extern-tls-init", "-ffp-contract=off", "-include"]);
-        command.arg(header).args(mode.kernel_flags).arg("-c").arg(&unit).arg("-o").arg(&object);
-        run(command);
-        objects.push(object);
+/// A compilation.
+struct Step {
+    command: Command,
+    object: PathBuf,
+    /// Files whose change makes the object stale.
+    inputs: Vec<PathBuf>,
+}
+
+impl Step {
+    /// Compiles unless the object is newer than all it was made of: an edit of one kernel compiles that kernel.
+    fn run(mut self) {
+        let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let made = changed(&self.object);
+        let inputs = self.inputs.iter().map(|path| changed(path));
+        if made.is_none() || inputs.max().flatten() >= made {
+            run(self.command.arg("-o").arg(&self.object));
+        }
     }
-    let engine = out.join("engine.o");
-    let mut command = compiler(&engine_folder);
-    command.arg("-O2").args(mode.engine_flags).arg("-c").arg(engine_folder.join("emu_engine.cpp"));
-    run({
-        command.arg("-o").arg(&engine);
-        command
+}
+
+/// Runs compilations on as many threads as cargo allows.
+fn run_all(steps: Vec<Step>) {
+    let threads = env::var("NUM_JOBS").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
+    let steps = Mutex::new(steps);
+    let take = || steps.lock().expect("nobody panics while holding it").pop();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(step) = take() {
+                    step.run();
+                }
+            });
+        }
     });
-    let mut link = Command::new("g++");
-    link.args(["-shared", "-pthread", "-Wl,-z,defs"]).args(&objects).arg(&engine);
-    // Each `extern __shared__ T name[]` is the engine's one block of dynamic shared memory.
-    link.arg("-Wl,--defsym=dynamic_shared=emu_dyn_smem").arg("-o").arg(out.join("libkernels.so"));
-    run(link);
+}
+
+/// Where things lie.
+struct Build {
+    engine: PathBuf,
+    shared: PathBuf,
+    out: PathBuf,
+}
+
+impl Build {
+    /// The engine as one source: its short functions are inlined across files, and headers are read once.
+    fn engine_step(&self, mode: &Mode) -> Step {
+        let inputs = self.common_inputs();
+        let files = inputs.iter().filter(|path| path.extension().is_some_and(|extension| extension == "cpp"));
+        let includes: String = files.map(|file| format!("#include \"{}\"\n", file.display())).collect();
+        let unit = self.out.join(format!("engine_{}.cpp", mode.name));
+        fs::write(&unit, includes).expect("OUT_DIR can be written");
+        let mut command = self.compiler();
+        command.arg("-O2").args(mode.engine_flags).arg("-c").arg(&unit);
+        Step { command, object: unit.with_extension("o"), inputs }
+    }
+
+    fn kernel_step(&self, library: &str, mode: &Mode, source: &Path) -> Step {
+        let object = self.object(library, source);
+        let unit = object.with_extension("cpp");
+        fs::create_dir_all(self.out.join(library)).expect("OUT_DIR can be written");
+        fs::write(&unit, translation_unit(source)).expect("OUT_DIR can be written");
+        let mut command = self.compiler();
+        command.args(["-fno-strict-aliasing", "-fno-extern-tls-init", "-ffp-contract=off", "-include"]);
+        command.arg(self.engine.join("cuda_emu.h")).args(mode.kernel_flags).arg("-c").arg(&unit);
+        let mut inputs = self.common_inputs();
+        inputs.push(source.to_owned());
+        Step { command, object, inputs }
+    }
+
+    /// The engine's files, what kernels include, and the flags, which this program holds.
+    fn common_inputs(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = [&self.engine, &self.shared]
+            .into_iter()
+            .flat_map(|folder| fs::read_dir(folder).expect("a folder of this repository"))
+            .map(|entry| entry.expect("a readable folder").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension != "rs"))
+            .collect();
+        files.sort();
+        files.extend(env::current_exe());
+        files
+    }
+
+    fn object(&self, library: &str, source: &Path) -> PathBuf {
+        self.out.join(library).join(unit_name(source)).with_extension("o")
+    }
+
+    /// Links kernels with the engine; gives the library.
+    fn link(&self, library: &str, mode: &Mode, sources: &[PathBuf]) -> PathBuf {
+        let path = self.out.join(library).join("libkernels.so");
+        let mut link = Command::new("g++");
+        link.args(["-shared", "-pthread", "-Wl,-z,defs"]);
+        link.arg(self.out.join(format!("engine_{}.o", mode.name)));
+        link.args(sources.iter().map(|source| self.object(library, source)));
+        // Each `extern __shared__` array is the engine's one block of dynamic shared memory.
+        link.arg("-Wl,--defsym=dynamic_shared=emu_dynamic_shared");
+        run(link.arg("-o").arg(&path));
+        path
+    }
+
+    fn compiler(&self) -> Command {
+        let mut command = Command::new("g++");
+        command.args([
+            "-std=c++17",
+            // addr2line names the wrong file of an included source in later versions of DWARF.
+            "-gdwarf-4",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-pthread",
+            "-mtls-dialect=gnu2",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+        ]);
+        command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(&self.engine);
+        command
+    }
 }
 
 /// A name for a source's files: the op's folder and the file.
@@ -111,28 +195,11 @@ fn unit_name(source: &Path) -> String {
     format!("{}_{}", folder.to_string_lossy(), file.to_string_lossy())
 }
 
-fn compiler(engine_folder: &Path) -> Command {
-    let mut command = Command::new("g++");
-    command.args([
-        "-std=c++17",
-        "-g",
-        "-fPIC",
-        "-Wall",
-        "-pthread",
-        "-mtls-dialect=gnu2",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-    ]);
-    command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(engine_folder);
-    command
-}
-
 /// The kernel's source and a registration of each of its entries.
 fn translation_unit(source: &Path) -> String {
     let text = fs::read_to_string(source).expect("a kernel source is readable");
     let entries = text.split("extern \"C\" __global__").skip(1).map(entry_name);
-    let registered: String = entries.map(|name| format!("EMU_KERNEL({name}, &{name})\n")).collect();
+    let registered: String = entries.map(|name| format!("EMU_KERNEL({name})\n")).collect();
     format!("#include \"{}\"\n{registered}", source.display())
 }
 
@@ -149,7 +216,7 @@ fn entry_name(declaration: &str) -> &str {
     after_bounds[..end].split_whitespace().last().expect("a kernel has a name")
 }
 
-fn run(mut command: Command) {
+fn run(command: &mut Command) {
     let failed = match command.status() {
         Ok(status) if status.success() => return,
         Ok(status) => status.to_string(),

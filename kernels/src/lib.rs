@@ -27,6 +27,7 @@ mod set_rows;
 pub mod shared;
 mod soft_max;
 mod ssm_conv;
+mod ssm_conv_step;
 mod ssm_scan;
 mod sum;
 mod sum_rows;
@@ -49,6 +50,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Unary(op) => Some(op),
         Op::SsmScan(op) => Some(op),
         Op::SsmConv(op) => Some(op),
+        Op::SsmConvStep(op) => Some(op),
         Op::GatedNorm(op) => Some(op),
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
@@ -96,6 +98,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Cpy(op) => Some(op),
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
+        Op::SsmConvStep(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

@@ -6,7 +6,7 @@ use ssmgraph_kernels::{Memory, Place, Program, ProgramError, Step};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
-use ssmgraph_ops::{Cumsum, DType, HostTensor, Layout, Op, RmsNorm, SoftMax, SsmConv, SsmScan};
+use ssmgraph_ops::{Cumsum, DType, HostTensor, Layout, Op, RmsNorm, SoftMax, SsmConv, SsmConvStep, SsmScan};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -177,6 +177,81 @@ fn a_convolution_may_be_split_over_calls_anywhere() {
             };
             assert_joined(whole, &[part(0..at), part(at..70)], 1, &format!("width {width}, split at {at}"));
         }
+    }
+}
+
+/// Operands of a convolution with its window: s, x, w, bias, ids.
+fn conv_step_operands(width: usize, channels: usize, tokens: usize, sequences: usize) -> Vec<HostTensor> {
+    let mut values = Values::new(10);
+    let mut tensor = |ne: &[usize]| values.tensor(DType::F32, ne, -1.0, 1.0);
+    vec![
+        tensor(&[width - 1, channels, 1, sequences]),
+        tensor(&[channels, tokens, sequences]),
+        tensor(&[width, channels]),
+        tensor(&[channels]),
+        HostTensor::from_i32(&[sequences], &(0..sequences as i32).collect::<Vec<_>>()).unwrap(),
+    ]
+}
+
+#[test]
+fn a_convolution_with_its_window_is_one_of_joined_inputs() {
+    for (width, silu) in [1, 2, 3, 4, 5, 9].into_iter().zip([true, false].into_iter().cycle()) {
+        for (channels, tokens) in [(130, 70), (19, 1), (64, 0)] {
+            let operands = conv_step_operands(width, channels, tokens, 2);
+            let [s, x, w, bias, _] = &operands[..] else { unreachable!("five operands") };
+            let joined = Layout::contiguous(DType::F32, &[width - 1 + tokens, channels, 2]).unwrap();
+            let joined = fill(joined, |[place, channel, sequence, _]| match place.checked_sub(width - 1) {
+                Some(token) => x.get([channel, token, sequence, 0]),
+                None => s.get([place, channel, 0, sequence]),
+            });
+            let stepped = run(&SsmConvStep { bias: true, silu, snapshots: 3 }.into(), &operands);
+            let whole = run(&SsmConv { bias: true, silu }.into(), &[joined.clone(), w.clone(), bias.clone()]);
+            let what = format!("width {width}, {channels} channels, {tokens} tokens");
+            assert!(stepped[0].bytes() == whole[0].bytes(), "{what}");
+            for (back, state) in stepped[1..].iter().enumerate() {
+                let window = cut(&joined, 0, tokens - back..tokens - back + width - 1);
+                assert!(window.bytes() == state.bytes(), "{what}: {back} tokens back");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_convolution_with_its_window_may_be_split_over_calls_anywhere() {
+    for width in [1, 3, 4, 9] {
+        let op = Op::from(SsmConvStep { bias: true, silu: true, snapshots: 1 });
+        let operands = conv_step_operands(width, 130, 70, 2);
+        let whole = run(&op, &operands);
+        for at in [1, 15, 16, 17, 63, 69] {
+            let part = |state: &HostTensor, tokens: Range<usize>| {
+                let mut part = operands.clone();
+                (part[0], part[1]) = (state.clone(), cut(&operands[1], 1, tokens));
+                run(&op, &part)
+            };
+            let first = part(&operands[0], 0..at);
+            let second = part(&first[1], at..70);
+            let what = format!("width {width}, split at {at}");
+            assert_joined(&whole[0], &[first[0].clone(), second[0].clone()], 1, &what);
+            assert!(whole[1].bytes() == second[1].bytes(), "{what}: final window");
+        }
+        let alone = |sequence: i32| {
+            let mut part = operands.clone();
+            part[1] = cut(&operands[1], 2, sequence as usize..sequence as usize + 1);
+            part[4] = HostTensor::from_i32(&[1], &[sequence]).unwrap();
+            run(&op, &part)[0].clone()
+        };
+        assert_joined(&whole[0], &[alone(0), alone(1)], 2, &format!("width {width}: each alone"));
+    }
+}
+
+#[test]
+fn a_window_outside_the_pool_is_an_error() {
+    let op = Op::from(SsmConvStep { bias: true, silu: true, snapshots: 1 });
+    for (width, id) in [(4, 2), (1, -2), (4, i32::MIN), (2, i32::MAX)] {
+        let mut operands = conv_step_operands(width, 5, 2, 2);
+        operands[4] = HostTensor::from_i32(&[2], &[0, id]).unwrap();
+        let refused = op.evaluate(&operands).unwrap_err();
+        assert_eq!(try_run(&op, &operands, None).unwrap_err(), ProgramError::Op(refused));
     }
 }
 

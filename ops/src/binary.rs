@@ -138,7 +138,7 @@ impl Define for Binary {
             for b_ne in [[1, 4, 6, 4], [6, 1, 6, 4], [6, 4, 1, 4], [6, 4, 6, 1], [1, 1, 1, 1], [6, 1, 1, 1], [3, 2, 3, 2]] {
                 pair(format!("repeats_{}", b_ne.map(|n| n.to_string()).join("_")), plain, plain, ne, b_ne);
             }
-            for size in [1, 15, 16, 31, 64, 65, 130] {
+            for size in [1, 15, 16, 31, 64, 65, 130, 1028, 1030] {
                 pair(format!("size_{size}"), plain, plain, [size, 3, 1, 1], [size, 1, 1, 1]);
             }
             for &a in FLOATS {

@@ -281,6 +281,12 @@ pub fn row_inputs(seed: u64) -> Vec<(String, HostTensor)> {
             add(format!("{dtype}_{}", arrangement.name()), arrangement, dtype, &[35, 3, 2]);
         }
     }
+    // Rows whose starts are aligned for accesses of four elements.
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for length in [36, 300, 2600] {
+            add(format!("{dtype}_rows_of_{length}"), Arrangement::Permuted, dtype, &[length, 2, 2]);
+        }
+    }
     inputs
 }
 

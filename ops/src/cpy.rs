@@ -186,6 +186,16 @@ fn layout_cases() -> Vec<Case> {
             cases.push(case(format!("size_{size}_{}", from.name()), x, to));
         }
     }
+    for from in [DType::F32, DType::F16, DType::BF16] {
+        for to in [DType::F32, DType::F16, DType::BF16] {
+            // Tiles of a transposition, whole and cut, on either side.
+            let x = values.arranged(Arrangement::Transposed, from, &[40, 33, 2, 2], -1.0, 1.0);
+            let packed = Layout::contiguous(to, &[40, 33, 2, 2]).expect("a small shape");
+            cases.push(case(format!("{from}_tiles_to_{to}"), x, packed));
+            let x = values.arranged(Arrangement::Permuted, from, &[65, 9, 8], -1.0, 1.0);
+            cases.push(case(format!("{from}_to_{to}_tiles"), x, Arrangement::Transposed.layout(to, &[65, 9, 8])));
+        }
+    }
     for (name, ne) in [("flat", [408, 1, 1, 1]), ("square", [24, 17, 1, 1]), ("deep", [2, 2, 6, 17])] {
         for &arrangement in Arrangement::ALL {
             let x = values.arranged(arrangement, DType::F32, &[17, 4, 3, 2], -1.0, 1.0);

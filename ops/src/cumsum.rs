@@ -14,7 +14,7 @@
 use crate::case::{Values, row_inputs, rows_of};
 use crate::shape::{FLOATS, expect_dtype};
 use crate::tensor::rows;
-use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance, ViewMut, Views};
+use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance, ViewMut, Views};
 use smallvec::smallvec;
 
 /// Running sums along each row.
@@ -74,6 +74,11 @@ impl Define for Cumsum {
         // The shape on which a missing barrier between tiles has shown itself.
         let x = Values::new(51).tensor(DType::F32, &[255, 5, 4, 3], -2.0, 2.0);
         cases.push(Case::new("row_of_255_many", Cumsum, vec![x], Tolerance::sum_of(255, 2.0)));
+        // So many long rows that each is scanned as a whole.
+        let row = Values::new(52).tensor(DType::F32, &[4100], -2.0, 2.0);
+        let repeated = Layout::strided(DType::F32, [4100, 256, 1, 1], [4, 0, 0, 0]).expect("a broadcast row");
+        let x = HostTensor::from_bytes(repeated, row.bytes().to_vec()).expect("the bytes of one row");
+        cases.push(Case::new("many_rows_of_4100", Cumsum, vec![x], Tolerance::sum_of(4100, 2.0)));
         let tight = Tolerance { rtol: 1e-6, atol: 1e-6 };
         for (name, row) in spoiling_rows() {
             cases.push(Case::new(name, Cumsum, vec![rows_of(row.len(), &row)], tight));

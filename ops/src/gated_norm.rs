@@ -183,6 +183,10 @@ impl Define for GatedNorm {
                     add(&format!("{dtype}_{}", arrangement.name()), spec);
                 }
             }
+            for dtype in [DType::F16, DType::BF16] {
+                let spec = Spec { dtype, ..Spec::new(op(1e-5, 20), &[60, 2]) };
+                add(&format!("{dtype}_group_20"), spec);
+            }
             for ne in [[0, 2, 2, 2], [4, 0, 2, 2], [4, 2, 0, 2], [4, 2, 2, 0]] {
                 add(&format!("empty_{ne:?}"), Spec::new(op(1e-5, 2), &ne));
             }

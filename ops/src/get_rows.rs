@@ -103,6 +103,7 @@ impl Define for GetRows {
             for size in [1, 15, 16, 31, 33, 64, 65, 130] {
                 add(format!("size_{size}"), Arrangement::Contiguous, [size, 3, 1, 1], 2);
             }
+            add("long_rows".into(), Arrangement::GappedRows, [2080, 3, 2, 1], 2);
             add("one_row".into(), Arrangement::Contiguous, [33, 70, 1, 1], 1);
             add("more_ids_than_rows".into(), Arrangement::Contiguous, [3, 4, 1, 1], 65);
             for ne in [[0, 3, 2, 1], [3, 0, 2, 1], [3, 2, 0, 1], [3, 2, 1, 0]] {

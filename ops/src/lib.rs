@@ -116,6 +116,7 @@ ops! {
     unary: Unary,
     ssm_scan: SsmScan,
     ssm_conv: SsmConv,
+    ssm_conv_step: SsmConvStep,
     gated_norm: GatedNorm,
     rms_norm: RmsNorm,
     l2_norm: L2Norm,

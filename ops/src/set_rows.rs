@@ -116,6 +116,11 @@ impl Define for SetRows {
         }
         // More rows than places: equal ids are certain.
         add("equal_ids".into(), Spec::new([3, 4, 1, 1], 65));
+        // Rows that are split, with and without a rest, and lists too long to be looked through by each block.
+        add("long_rows".into(), Spec::new([9001, 3, 1, 1], 4));
+        add("long_gapped_rows".into(), Spec { dst: Arrangement::GappedRows, ..Spec::new([5002, 2, 1, 1], 2) });
+        add("f16_long_rows".into(), Spec { dtype: DType::F16, ..Spec::new([8200, 2, 1, 1], 3) });
+        add("many_ids".into(), Spec { id_type: DType::I64, ..Spec::new([3, 700, 2, 1], 900) });
         add("one_place".into(), Spec::new([33, 1, 1, 1], 9));
         for ne in [[0, 3, 2, 1], [3, 0, 2, 1], [3, 2, 0, 1], [3, 2, 1, 0]] {
             add(format!("empty_{ne:?}"), Spec::new(ne, 2));

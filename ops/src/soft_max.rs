@@ -102,6 +102,11 @@ impl Define for SoftMax {
                 }
             }
         }
+        for (name, length, mask_length) in [("medium", 700, 700), ("long", 1400, 1400), ("long_repeated", 1400, 350)] {
+            let x = values.tensor(DType::F32, &[length, 3], -20.0, 20.0);
+            let mask = values.tensor(DType::F32, &[mask_length, 1], -3.0, 3.0);
+            cases.push(Case::new(format!("{name}_masked_rows"), masked, vec![x, mask], small_values(DType::F32)));
+        }
         let causal = causal_mask(19);
         let x = values.tensor(DType::F32, &[19, 19, 2], -8.0, 8.0);
         cases.push(Case::new("causal", masked, vec![x, causal], small_values(DType::F32)));

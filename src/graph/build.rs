@@ -10,7 +10,8 @@ use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
     Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, Mean, MulMat, OpError, Permute, Repeat, Reshape,
-    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows, Transpose, Window, full_shape,
+    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows, Transpose, Window,
+    full_shape,
 };
 
 /// Results of the selective scan.
@@ -19,6 +20,15 @@ pub struct Scan {
     /// {P, H, T, B}
     pub y: Tensor,
     /// {N, P, H, B} each: after the last token, one token back, and so on.
+    pub states: Vec<Tensor>,
+}
+
+/// Results of the convolution with its window.
+#[derive(Clone, Debug)]
+pub struct ConvStep {
+    /// {C, T, B}
+    pub y: Tensor,
+    /// {k−1, C, 1, B} each: after the last token, one token back, and so on.
     pub states: Vec<Tensor>,
 }
 
@@ -143,6 +153,23 @@ impl Graph {
             Some(bias) => self.op1(op, &[sx, weight, bias]),
             None => self.op1(op, &[sx, weight]),
         }
+    }
+
+    /// The same convolution with its window as state, in one op: the operands of its table s, x, w and ids,
+    /// plus a bias where there is one. `snapshots` windows are results.
+    pub fn ssm_conv_step(
+        &mut self,
+        [s, x, w, ids]: [Tensor; 4],
+        bias: Option<Tensor>,
+        silu: bool,
+        snapshots: usize,
+    ) -> Result<ConvStep, GraphError> {
+        let op = SsmConvStep { bias: bias.is_some(), silu, snapshots };
+        let results = match bias {
+            Some(bias) => self.op(op, &[s, x, w, bias, ids])?,
+            None => self.op(op, &[s, x, w, ids])?,
+        };
+        Ok(ConvStep { y: results[0], states: results[1..].to_vec() })
     }
 
     /// The selective scan, with the operands of its table in order: s, x, dt, A, B, C, ids. `snapshots`

@@ -43,20 +43,15 @@ impl Conv {
     /// Errors: a batch of another graph, a shape that does not fit.
     pub fn forward(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
         let [taps, channels, ..] = self.weight.layout().ne;
-        let (window, tokens) = (taps - 1, batch.tokens_per_sequence());
-        let state =
-            graph.state(&format!("{}.conv", self.prefix), DType::F32, &[window, channels], &batch.slots)?;
-        let past = graph.read_state(&state, &batch.slots)?;
-        let past = graph.reshape(past, &[window, channels, batch.sequences()])?;
-        let x = graph.transpose(x)?;
-        let sx = graph.concat(&[past, x], 0)?;
-        for back in 0..batch.slots.write.len() {
-            let last = graph.slice(sx, 0, tokens.saturating_sub(back), window)?;
-            let last = graph.cont(last)?;
-            graph.write_state(&state, &batch.slots, back, last)?;
-        }
+        let window = [taps - 1, channels];
+        let state = graph.state(&format!("{}.conv", self.prefix), DType::F32, &window, &batch.slots)?;
         let weight = self.weight.declare(graph)?;
         let bias = self.bias.as_ref().map(|bias| bias.declare(graph)).transpose()?;
-        Ok(graph.ssm_conv(sx, weight, bias, true)?)
+        let operands = [state.pool, x, weight, batch.slots.read];
+        let conv = graph.ssm_conv_step(operands, bias, true, batch.slots.write.len())?;
+        for (back, &rows) in conv.states.iter().enumerate() {
+            graph.write_state(&state, &batch.slots, back, rows)?;
+        }
+        Ok(conv.y)
     }
 }

@@ -9,7 +9,7 @@ use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
     Argmax, Concat, Cumsum, DType, GetRows, Layout, Mean, MulMat, Op, Permute, Repeat, Reshape, RmsNorm,
-    Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows, Transpose, Window,
+    Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows, Transpose, Window,
 };
 
 /// Most multiplications of one matrix product.
@@ -280,8 +280,33 @@ impl Maker<'_> {
         }
     }
 
+    /// A convolution that keeps its window.
+    fn conv_step(&mut self) {
+        let (taps, channels) = (1 + self.choices.below(5), [16, 1, 33, 0][self.choices.below(4)]);
+        let (tokens, sequences) = (self.choices.below(5), self.choices.below(3));
+        let (rows, bias) = (1 + self.choices.below(3), self.choices.rarely(2));
+        let pool = match self.states.last().copied() {
+            Some(state) if self.choices.rarely(3) => state.pool,
+            _ => self.fit(F32, [taps - 1, channels, 1, rows]),
+        };
+        let mut operands = vec![
+            pool,
+            self.fit(F32, [channels, tokens, sequences, 1]),
+            self.fit(F32, [taps, channels, 1, 1]),
+        ];
+        if bias {
+            operands.push(self.fit(F32, [channels, 1, 1, 1]));
+        }
+        operands.push(self.ids(DType::I32, [sequences, 1, 1, 1], rows));
+        let (silu, snapshots) = (self.choices.rarely(2), self.choices.below(4));
+        self.op(SsmConvStep { bias, silu, snapshots }, &operands);
+    }
+
     /// A convolution, and what the planner folds into it.
     fn conv(&mut self) {
+        if self.choices.rarely(3) {
+            return self.conv_step();
+        }
         let shape = self.choices.shape();
         let (columns, channels, sequences) = (shape[0], shape[1].min(33), shape[2].min(3));
         let taps = 1 + self.choices.below(4);

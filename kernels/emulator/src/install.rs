@@ -61,6 +61,7 @@ type Set<T> = extern "C" fn(T) -> c_int;
 #[derive(Debug)]
 struct Calls {
     set_fault: extern "C" fn(u32, u64) -> c_int,
+    planned: extern "C" fn(u32) -> u64,
     set_seed: Set<u32>,
     set_async: Set<c_int>,
     set_mode: Set<c_int>,
@@ -86,7 +87,7 @@ fn load() -> Result<Emulator, InstallError> {
     let executable = std::env::current_exe().unwrap_or_default();
     let folders = executable.ancestors().skip(1).take(3);
     let path = folders
-        .flat_map(|folder| [folder.join("libcuda.so"), folder.join("deps/libcuda.so")])
+        .flat_map(|folder| [folder.join("deps/libcuda.so"), folder.join("libcuda.so")])
         .find(|path| path.exists())
         .ok_or_else(|| InstallError::Missing(executable.clone()))?;
     let broken =
@@ -105,6 +106,7 @@ impl Calls {
         unsafe {
             Ok(Calls {
                 set_fault: *library.get(b"ssmgraph_emulator_set_fault\0")?,
+                planned: *library.get(b"ssmgraph_emulator_planned\0")?,
                 set_seed: *library.get(b"ssmgraph_emulator_set_seed\0")?,
                 set_async: *library.get(b"ssmgraph_emulator_set_async\0")?,
                 set_mode: *library.get(b"ssmgraph_emulator_set_mode\0")?,
@@ -129,6 +131,11 @@ impl Emulator {
     /// planned at a time.
     pub fn set_fault(&self, fault: Fault, n: u64) {
         (self.calls.set_fault)(fault as u32, n);
+    }
+
+    /// Calls until the planned failure of a kind; 0 when it has come, or none is planned.
+    pub fn planned(&self, fault: Fault) -> u64 {
+        (self.calls.planned)(fault as u32)
     }
 
     /// 0 for threads, blocks, and graph nodes in order, else a seed for another order.

@@ -347,6 +347,21 @@ fn a_wild_pointer_and_a_trap_are_errors() {
 }
 
 #[test]
+fn check_mode_reports_through_the_driver() {
+    let device = Device::open();
+    device.emulator.add_kernels(Path::new(env!("EMULATOR_KERNELS_BUGS")));
+    let stream = device.stream();
+    let x = stream.alloc_zeros::<f32>(64).unwrap();
+    let function = device.context.load_module(ptx("bug_race_global", 8)).unwrap();
+    let function = function.load_function("bug_race_global").unwrap();
+    let shape = LaunchConfig { grid_dim: (2, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel takes one pointer.
+    unsafe { stream.launch_builder(&function).arg(&x).launch(shape) }.unwrap();
+    assert_eq!(status(stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    assert!(device.emulator.last_problem().contains("data race in global memory"));
+}
+
+#[test]
 fn memory_freed_twice_and_memory_never_freed_are_reported() {
     let device = Device::open();
     let stream = device.stream();
@@ -400,6 +415,25 @@ fn images_are_checked_when_they_are_loaded() {
     assert_eq!(load(Ptx::from_src(beyond)), CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
     let module = device.context.load_module(ptx("no_such_kernel", 24)).unwrap();
     assert_eq!(status(module.load_function("no_such_kernel")), CUresult::CUDA_ERROR_NOT_FOUND);
+}
+
+#[test]
+fn every_embedded_image_loads_in_both_modes() {
+    let device = Device::open();
+    let written = ssmgraph_kernels::cuda::IMAGES.iter().filter(|image| !image.ptx.is_empty());
+    for image in written {
+        for mode in [Mode::Fast, Mode::Check] {
+            device.emulator.set_mode(mode);
+            let module = device.context.load_module(Ptx::from_src(image.ptx));
+            assert_eq!(
+                status(module),
+                CUresult::CUDA_SUCCESS,
+                "{}: {}",
+                image.name,
+                device.emulator.last_problem()
+            );
+        }
+    }
 }
 
 #[test]

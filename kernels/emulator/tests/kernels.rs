@@ -1,15 +1,19 @@
 //! Every case of every op that has a CUDA kernel, launched directly on the engine, without a driver.
 //!
-//! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`.
+//! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`. Where the op lets a
+//! result take an operand's memory, the case runs once more that way, and must give the same bits.
 
-use cuda::engine::{Engine, Geometry, Mode};
+mod support;
+
+use cuda::engine::{Engine, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
-use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
-use ssmgraph_ops::shape::checked_row;
-use ssmgraph_ops::{Case, HostTensor, Layout, OpKind, Storage};
-use std::collections::BTreeMap;
-use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use ssmgraph_ops::case::Values;
+use ssmgraph_ops::{
+    Case, DType, GetRows, HostTensor, Layout, Op, OpKind, SetRows, SsmConvStep, Storage, Tolerance,
+};
+use std::error::Error;
+use std::sync::Arc;
+use support::{Device, compute, compute_in};
 
 /// A check-mode case costs far more; larger ones run in fast mode only.
 const CHECKED_ELEMENTS_MAX: usize = 200_000;
@@ -39,6 +43,15 @@ fn main() {
             }
         }
     }
+    for (op, inputs) in strangers() {
+        for (mode, engine) in &engines {
+            let (engine, op, inputs) = (engine.clone(), op.clone(), inputs.clone());
+            let name = format!("{mode}/{}/stranger_among_{}", op.name(), inputs[inputs.len() - 1].ne()[0]);
+            trials.push(Trial::test(name, move || {
+                run_stranger(&engine, &Case::new("stranger", op, inputs.clone(), Tolerance::EXACT))
+            }));
+        }
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -46,7 +59,7 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
     let expected = case.expected()?;
     let mut first: Option<Vec<HostTensor>> = None;
     for seed in [0, 1, 2] {
-        let got = compute(engine, case, seed)?;
+        let got = compute(engine, &case.op, &case.inputs, seed, None).map_err(text)?;
         for (index, (got, want)) in got.iter().zip(&expected).enumerate() {
             if let Some(mismatch) = case.tolerance.mismatch(got, want) {
                 return Err(format!("{} {mismatch} (seed {seed})", case.op.result_name(index)).into());
@@ -58,106 +71,71 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
             Some(_) => {}
         }
     }
+    for operand in reusable(case)? {
+        if first != Some(compute(engine, &case.op, &case.inputs, 0, Some(operand)).map_err(text)?) {
+            return Err(format!("other bits in the memory of operand {operand}").into());
+        }
+    }
     Ok(())
 }
 
-/// The results of a case, its launches run in order with threads and blocks ordered by `seed`.
-fn compute(engine: &Engine, case: &Case, seed: u32) -> Result<Vec<HostTensor>, Failed> {
-    let kernel: &dyn CudaKernel = ssmgraph_kernels::cuda_kernel(&case.op).expect("asked before");
+/// Operands whose memory result 0 may take, and fits.
+fn reusable(case: &Case) -> Result<Vec<usize>, Failed> {
+    let Storage::Fresh { reuse } = case.op.storage() else { return Ok(Vec::new()) };
     let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
-    let result_layouts = case.op.infer(&layouts)?;
-    let buffers: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
-    let tensors: Vec<DeviceTensor> =
-        buffers.iter().zip(&layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect();
-    let update = case.op.storage() == Storage::Update;
-    let fresh: Vec<Device> =
-        result_layouts.iter().map(|layout| Device::holding(&vec![0xff; layout.span_bytes()])).collect();
-    let results: Vec<DeviceTensor> = match update {
-        true => vec![tensors[0]],
-        false => fresh.iter().zip(&result_layouts).map(|(buffer, &layout)| buffer.tensor(layout)).collect(),
+    let result = case.op.infer(&layouts)?[0];
+    Ok(reuse.iter().copied().filter(|&operand| layouts.get(operand) == Some(&result)).collect())
+}
+
+/// Ops that read ids, with two ids outside their table, few and many.
+fn strangers() -> Vec<(Op, Vec<HostTensor>)> {
+    let list = |count: usize| {
+        let mut ids = vec![0; 2 * count];
+        (ids[count - 1], ids[count + 2]) = (3, -2);
+        HostTensor::from_i32(&[count, 2], &ids).expect("two short lists")
     };
-    let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(&layouts, &result_layouts)]);
-    let fault = Device::holding(&[0; FAULT_BYTES]);
-    let call =
-        CudaCall { inputs: &tensors, results: &results, scratch: scratch.start(), fault: fault.start() };
-    for launch in kernel.launches(&call) {
-        let geometry =
-            Geometry { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes, seed };
-        // SAFETY: all addresses are of buffers that live until the end of this function.
-        unsafe { engine.run(launch.entry, geometry, &[&launch.params.bytes()], lookup)? };
-        if let Some(fault) = FaultRecord::read(&fault.bytes()) {
-            let guard = launch.guard.ok_or("a launch without a guard raised a fault")?;
-            checked_row(case.op.name(), guard.operand, fault.place, fault.id, guard.rows)?;
-            return Err("a fault was raised for an id that is inside its table".into());
+    let table = Values::new(7).tensor(DType::F32, &[5, 3, 2], -1.0, 1.0);
+    [9, 700]
+        .into_iter()
+        .flat_map(|count| {
+            let src = Values::new(8).tensor(DType::F32, &[5, count, 2], -1.0, 1.0);
+            let get = (Op::from(GetRows), vec![table.clone(), list(count)]);
+            [get, (Op::from(SetRows), vec![table.clone(), src, list(count)]), conv_step(count)]
+        })
+        .collect()
+}
+
+/// A convolution of many sequences, two of which start from windows outside the pool.
+fn conv_step(sequences: usize) -> (Op, Vec<HostTensor>) {
+    let mut ids = vec![0; sequences];
+    (ids[sequences / 2], ids[sequences - 1]) = (-2, 3);
+    let mut values = Values::new(9);
+    let mut inputs: Vec<HostTensor> = [&[3, 5, 1, 3][..], &[5, 2, sequences], &[4, 5]]
+        .into_iter()
+        .map(|ne| values.tensor(DType::F32, ne, -1.0, 1.0))
+        .collect();
+    inputs.push(HostTensor::from_i32(&[sequences], &ids).expect("one id per sequence"));
+    (SsmConvStep { bias: false, silu: false, snapshots: 2 }.into(), inputs)
+}
+
+/// The first stranger in index order is the one reported, whatever the schedule, and no table changes.
+fn run_stranger(engine: &Engine, case: &Case) -> Result<(), Failed> {
+    let expected = case.expected().expect_err("there is a stranger").to_string();
+    for seed in [0, 1, 2] {
+        let memory: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
+        let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
+        let outcome = compute_in(engine, &case.op, &layouts, seed, None, &memory);
+        let got = outcome.err().map(|error| error.to_string());
+        if got.as_ref() != Some(&expected) {
+            return Err(format!("got {got:?}, expected {expected}").into());
+        }
+        if memory.iter().zip(&case.inputs).any(|(memory, tensor)| memory.bytes() != tensor.bytes()) {
+            return Err("an operand has changed".into());
         }
     }
-    let read = |buffer: &Device, layout: &Layout| {
-        let strided = HostTensor::from_bytes(*layout, buffer.bytes()).map_err(|error| error.to_string())?;
-        let mut packed = HostTensor::zeros(layout.to_contiguous());
-        packed.view_mut().map_err(|error| error.to_string())?.copy_from(&strided.view());
-        Ok(packed)
-    };
-    match update {
-        true => Ok(vec![read(&buffers[0], &layouts[0])?]),
-        false => fresh.iter().zip(&result_layouts).map(|(buffer, layout)| read(buffer, layout)).collect(),
-    }
+    Ok(())
 }
 
-static ALLOCATIONS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-extern "C" fn lookup(address: usize, low: *mut usize, high: *mut usize) -> c_int {
-    let allocations = ALLOCATIONS.lock().expect("no test panics while it holds the lock");
-    match allocations.range(..=address).next_back() {
-        Some((&start, &bytes)) if address < start + bytes => {
-            // SAFETY: the engine passes two valid places.
-            unsafe {
-                *low = start;
-                *high = start + bytes;
-            }
-            1
-        }
-        _ => 0,
-    }
-}
-
-/// Memory that a kernel sees as its device's.
-struct Device {
-    words: Box<[std::cell::UnsafeCell<[u128; 16]>]>,
-    skip: usize,
-    bytes: usize,
-}
-
-impl Device {
-    fn holding(bytes: &[u8]) -> Device {
-        let words: Box<[_]> =
-            (0..bytes.len() / 256 + 2).map(|_| std::cell::UnsafeCell::new([u128::MAX; 16])).collect();
-        let base = words.as_ptr() as usize;
-        let skip = base.next_multiple_of(256) - base;
-        // SAFETY: `skip` is below 256, so that the bytes end inside the words.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (base + skip) as *mut u8, bytes.len());
-        }
-        let device = Device { words, skip, bytes: bytes.len() };
-        ALLOCATIONS.lock().expect("as in lookup").insert(device.start() as usize, bytes.len());
-        device
-    }
-
-    fn start(&self) -> u64 {
-        (self.words.as_ptr() as usize + self.skip) as u64
-    }
-
-    fn tensor(&self, layout: Layout) -> DeviceTensor {
-        DeviceTensor { address: self.start(), layout }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        // SAFETY: inside the words, which no kernel writes at this time.
-        unsafe { std::slice::from_raw_parts(self.start() as *const u8, self.bytes).to_vec() }
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        ALLOCATIONS.lock().expect("as in lookup").remove(&(self.start() as usize));
-    }
+fn text(error: Box<dyn Error>) -> Failed {
+    error.to_string().into()
 }

@@ -6,7 +6,7 @@
 // compare per element, so that memory is the limit (4 bytes an element). Candidates meet as one 64-bit number, an
 // order key above the complement of the index: the greatest is the largest element of lowest index, in any order of
 // meeting, so that cutting a row changes no result.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct ArgmaxParams {
@@ -61,19 +61,19 @@ __device__ __forceinline__ u64 search(const From& from, i64 first, i64 end, int 
 }
 
 template <class Group>
-__device__ __forceinline__ u64 best_of(const ArgmaxParams& p, const Group& group, i64 row, i64 first, i64 end) {
+__device__ __forceinline__ u64 best_of(const ArgmaxParams& p, const Group& group, u32 row, i64 first, i64 end) {
     u64 best = 0;
-    with_row(p.form, p.x, row_start(p.x, row_at(row, p.x.ne)),
+    with_row(p.form, p.x, row_start(p.x, row_in_grid(row, p.x.ne)),
              [&](auto from) { best = search(from, first, end, group.thread(), group.threads()); });
     return group.reduce(best, (u64)0, Greater());
 }
 
-__device__ __forceinline__ void store_index(const ArgmaxParams& p, i64 row, u64 best) {
+__device__ __forceinline__ void store_index(const ArgmaxParams& p, u32 row, u64 best) {
     ((int*)p.y.data)[row] = (int)~(u32)best;
 }
 
 extern "C" __global__ void __launch_bounds__(128) argmax_warps(ArgmaxParams p) {
-    i64 row = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (row >= p.rows) return;
     u64 best = best_of(p, WarpGroup(), row, 0, p.x.ne[0]);
     if (threadIdx.x % WARP == 0) store_index(p, row, best);
@@ -81,9 +81,8 @@ extern "C" __global__ void __launch_bounds__(128) argmax_warps(ArgmaxParams p) {
 
 extern "C" __global__ void __launch_bounds__(256) argmax_blocks(ArgmaxParams p) {
     __shared__ u64 partial[WARPS_MAX];
-    i64 piece;
-    i64 row = divide(blockIdx.x, p.pieces, &piece);
-    i64 first = piece * p.piece, end = min(p.x.ne[0], first + p.piece);
+    u32 row = blockIdx.x / (u32)p.pieces;
+    i64 first = (blockIdx.x - row * p.pieces) * p.piece, end = min(p.x.ne[0], first + p.piece);
     u64 best = best_of(p, BlockGroup{partial}, row, first, end);
     if (threadIdx.x != 0) return;
     if (p.pieces == 1) store_index(p, row, best);
@@ -91,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(256) argmax_blocks(ArgmaxParams p) 
 }
 
 extern "C" __global__ void __launch_bounds__(128) argmax_finish(ArgmaxParams p) {
-    i64 row = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (row >= p.rows) return;
     u64 best = 0;
     for (i64 i = threadIdx.x % WARP; i < p.pieces; i += WARP) best = max(best, p.partials[row * p.pieces + i]);

@@ -48,7 +48,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("../shared/q8_0.cuh", include_str!("../shared/q8_0.cuh")),
     ("../shared/quad.cuh", include_str!("../shared/quad.cuh")),
     ("../shared/norm.cuh", include_str!("../shared/norm.cuh")),
-    ("../shared/quads.cuh", include_str!("../shared/quads.cuh")),
+    ("../shared/row_quads.cuh", include_str!("../shared/row_quads.cuh")),
     ("../shared/reduce.cuh", include_str!("../shared/reduce.cuh")),
 ];
 
@@ -73,5 +73,6 @@ pub const IMAGES: &[&Image] = &[
     &crate::sum_rows::cuda::IMAGE,
     &crate::mul_mat::cuda::IMAGE,
     &crate::ssm_conv::cuda::IMAGE,
+    &crate::ssm_conv_step::cuda::IMAGE,
     &crate::ssm_scan::cuda::IMAGE,
 ];

@@ -3,7 +3,7 @@
 use super::DeviceTensor;
 use ssmgraph_ops::DType;
 
-/// The number of `QuadForm` (see `quads.cuh`) for the rows of a tensor of floats: quads where every row starts
+/// The number of `QuadForm` (see `row_quads.cuh`) for the rows of a tensor of floats: quads where every row starts
 /// at a multiple of four elements' bytes and is packed.
 pub(crate) fn quad_form(tensor: &DeviceTensor) -> i32 {
     let layout = &tensor.layout;

@@ -9,7 +9,7 @@
 //
 // Decoupled look-back would save the second read. Its usual form adds the aggregates it finds ready, which makes the
 // bits depend on timing; one that always waits for the whole sum before it is a chain of some 0.5 us per piece.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct CumsumParams {
@@ -35,11 +35,19 @@ struct Tile {
 
 __device__ __forceinline__ double sum_of(float4 v) { return (((double)v.x + (double)v.y) + (double)v.z) + (double)v.w; }
 
-template <class From>
-__device__ __forceinline__ void scan_tile(const From& from, i64 first, i64 end, Tile& tile) {
+__device__ __forceinline__ void scan_tile(const CumsumParams& p, const char* from, i64 first, Tile& tile) {
     int lane = threadIdx.x % WARP;
+    with_row(p.x_form, p.x, from, [&](auto row) {
+        if (first + WARP_TILE <= p.x.ne[0]) {
+            // No branch between the loads, so that they overlap.
 #pragma unroll
-    for (int k = 0; k < QUADS; k++) tile.quads[k] = load_quad(from, first + 4 * (k * WARP + lane), end, 0.0f);
+            for (int k = 0; k < QUADS; k++) tile.quads[k] = row.four(first + 4 * (k * WARP + lane));
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < QUADS; k++)
+            tile.quads[k] = load_quad(row, first + 4 * (k * WARP + lane), p.x.ne[0], 0.0f);
+    });
     tile.sum = 0.0;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
@@ -66,19 +74,18 @@ __device__ __forceinline__ void store_tile(const CumsumParams& p, char* to, i64 
 }
 
 extern "C" __global__ void __launch_bounds__(128) cumsum_warps(CumsumParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number >= p.rows) return;
-    Row row = row_at(number, p.x.ne);
+    Row row = row_in_grid(number, p.x.ne);
+    const char* from = row_start(p.x, row);
     char* to = row_start(p.y, row);
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        double carry = 0.0;
-        for (i64 first = 0; first < p.x.ne[0]; first += WARP_TILE) {
-            Tile tile;
-            scan_tile(from, first, p.x.ne[0], tile);
-            store_tile(p, to, first, tile, carry);
-            carry += tile.sum;
-        }
-    });
+    double carry = 0.0;
+    for (i64 first = 0; first < p.x.ne[0]; first += WARP_TILE) {
+        Tile tile;
+        scan_tile(p, from, first, tile);
+        store_tile(p, to, first, tile, carry);
+        carry += tile.sum;
+    }
 }
 
 // The sums of the warps before this one, and of all.
@@ -100,39 +107,46 @@ __device__ __forceinline__ double before_warp(double tile_sum, double* sums, dou
 // A block for every row.
 extern "C" __global__ void __launch_bounds__(256) cumsum_rows(CumsumParams p) {
     __shared__ double sums[WARPS];
-    Row row = row_at(blockIdx.x, p.x.ne);
+    Row row = row_in_grid(blockIdx.x, p.x.ne);
+    const char* from = row_start(p.x, row);
     char* to = row_start(p.y, row);
     i64 offset = threadIdx.x / WARP * WARP_TILE;
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        double carry = 0.0, all;
-        for (i64 first = offset; first < p.x.ne[0] + offset; first += PIECE) {
-            Tile tile;
-            scan_tile(from, first, p.x.ne[0], tile);
-            double before = before_warp(tile.sum, sums, &all);
-            store_tile(p, to, first, tile, carry + before);
-            carry += all;
-        }
-    });
+    double carry = 0.0, all;
+    for (i64 piece = 0; piece < p.x.ne[0]; piece += PIECE) {
+        Tile tile;
+        scan_tile(p, from, piece + offset, tile);
+        double before = before_warp(tile.sum, sums, &all);
+        store_tile(p, to, piece + offset, tile, carry + before);
+        carry += all;
+    }
+}
+
+// Where a block's piece is when there is a block for every piece, and where this warp's share of it begins.
+struct Piece {
+    Row row;
+    i64 first;
+};
+
+__device__ __forceinline__ Piece piece_of_block(const CumsumParams& p) {
+    u32 number = blockIdx.x / (u32)p.pieces;
+    i64 piece = blockIdx.x - number * p.pieces;
+    return {row_in_grid(number, p.x.ne), piece * PIECE + threadIdx.x / WARP * WARP_TILE};
 }
 
 // A block for every piece: its sum.
 extern "C" __global__ void __launch_bounds__(256) cumsum_pieces(CumsumParams p) {
     __shared__ double sums[WARPS];
-    i64 piece;
-    Row row = row_at(divide(blockIdx.x, p.pieces, &piece), p.x.ne);
-    i64 first = piece * PIECE + threadIdx.x / WARP * WARP_TILE;
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        Tile tile;
-        scan_tile(from, first, p.x.ne[0], tile);
-        double all;
-        before_warp(tile.sum, sums, &all);
-        if (threadIdx.x == 0) p.carries[blockIdx.x] = all;
-    });
+    Piece piece = piece_of_block(p);
+    Tile tile;
+    scan_tile(p, row_start(p.x, piece.row), piece.first, tile);
+    double all;
+    before_warp(tile.sum, sums, &all);
+    if (threadIdx.x == 0) p.carries[blockIdx.x] = all;
 }
 
 // A thread for every row: the sums before its pieces.
 extern "C" __global__ void __launch_bounds__(32) cumsum_carries(CumsumParams p) {
-    i64 row = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    u32 row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= p.rows) return;
     double* carries = p.carries + row * p.pieces;
     double carry = 0.0;
@@ -147,15 +161,10 @@ extern "C" __global__ void __launch_bounds__(32) cumsum_carries(CumsumParams p) 
 // A block for every piece: its running sums.
 extern "C" __global__ void __launch_bounds__(256) cumsum_finish(CumsumParams p) {
     __shared__ double sums[WARPS];
-    i64 piece;
-    Row row = row_at(divide(blockIdx.x, p.pieces, &piece), p.x.ne);
-    char* to = row_start(p.y, row);
-    i64 first = piece * PIECE + threadIdx.x / WARP * WARP_TILE;
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        Tile tile;
-        scan_tile(from, first, p.x.ne[0], tile);
-        double all;
-        double before = before_warp(tile.sum, sums, &all);
-        store_tile(p, to, first, tile, p.carries[blockIdx.x] + before);
-    });
+    Piece piece = piece_of_block(p);
+    Tile tile;
+    scan_tile(p, row_start(p.x, piece.row), piece.first, tile);
+    double all;
+    double before = before_warp(tile.sum, sums, &all);
+    store_tile(p, row_start(p.y, piece.row), piece.first, tile, p.carries[blockIdx.x] + before);
 }

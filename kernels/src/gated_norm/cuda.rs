@@ -14,7 +14,7 @@ const ENTRIES: Entries =
 
 impl CudaKernel for GatedNorm {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
-        norm_supported(inputs[0].elements() / self.group_size)
+        norm_supported(inputs[0].elements() / self.group_size, self.group_size)
     }
 
     fn scratch_bytes(&self, _inputs: &[Layout], _results: &[Layout]) -> usize {

@@ -24,7 +24,8 @@ __device__ __forceinline__ const char* picked(const GetRowsParams& p, const Row&
 }
 
 extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) get_rows(GetRowsParams p) {
-    if (blockIdx.x == 0) ids_are_rows(p.ids, p.id_count, p.table_rows, p.fault);
+    __shared__ i64 first_of_warp[WARP];
+    if (blockIdx.x == 0) ids_are_rows(p.ids, p.id_count, p.table_rows, p.fault, first_of_warp);
     auto block_of = [&](const char* from, i64 i0) { return from + i0 / Q8_0_BLOCK * p.a.nb[0]; };
     auto four = [&](const Spot& spot) {
         const char* from = picked(p, spot.row);

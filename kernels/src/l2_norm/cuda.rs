@@ -13,7 +13,7 @@ const ENTRIES: Entries = Entries { heads: "l2_norm_heads", warps: "l2_norm_warps
 
 impl CudaKernel for L2Norm {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
-        norm_supported(inputs[0].rows())
+        norm_supported(inputs[0].rows(), inputs[0].ne[0])
     }
 
     fn scratch_bytes(&self, _inputs: &[Layout], _results: &[Layout]) -> usize {

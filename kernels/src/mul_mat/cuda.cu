@@ -2,7 +2,7 @@
 //
 // A warp computes ROWS x COLS outputs. Lane l sums k = 4l..4l+3, then 4l+128.., in that order, and one xor tree
 // adds the lanes; so an output's bits depend on its row and its column alone, never on the tile it is in. Rows
-// that cannot be read four elements at a time are read one by one in the same order.
+// that cannot be read four elements at a time, or blocks at odd addresses, are read one by one in the same order.
 //
 // Geometry: 8 warps a block, each with its own rows; with many columns two warps share rows (`column_warps`), so
 // that a block covers 16 x 16 outputs and takes them from L1. Tiles along n are neighbours in the grid: a is
@@ -14,7 +14,7 @@
 //
 // Forms considered: splitting k over warps fills the device for few rows, but the partial sums then want a second
 // pass; matrix units round the operands.
-#include "../shared/common.cuh"
+#include "../shared/q8_0.cuh"
 
 struct MulMatParams {
     Tensor a, b, y;
@@ -23,7 +23,7 @@ struct MulMatParams {
     const signed char* quants;  // b rounded to Q8_0: integers row after row, scales row after row
     const float* scales;
     int column_warps;
-    int wide;             // rows may be read four elements at a time
+    int wide;             // rows may be read four elements at a time, blocks two bytes at a time
 };
 
 struct MulMatQuantizeParams {
@@ -34,7 +34,6 @@ struct MulMatQuantizeParams {
 };
 
 constexpr int WARPS = 8;
-constexpr int Q8_0_BLOCK = 32;
 constexpr int Q8_0_BYTES = 34;
 
 // ---- The tree: after it, lane l holds the sum of output l / (32 / COUNT).
@@ -82,9 +81,8 @@ __device__ __forceinline__ void load4(const char* row, i64 k, float* v) {
 // One element.
 template <int TYPE>
 __device__ __forceinline__ float load1(const char* row, i64 k, i64 stride) {
-    if constexpr (TYPE != Q8_0) return load_float(row + k * stride, TYPE);
-    const char* block = row + (k >> 5) * Q8_0_BYTES;
-    return half_to_float(*(const u16*)block) * (float)*(const signed char*)(block + 2 + (k & 31));
+    if constexpr (TYPE == Q8_0) return q8_0_value(row + (k >> 5) * Q8_0_BYTES, (int)(k & 31));
+    else return load_float(row + k * stride, TYPE);
 }
 
 // ---- The outputs of one warp.
@@ -215,14 +213,29 @@ __device__ __forceinline__ int dot4(int a, int b, int c) {
 // ---- Rounded activations. A lane takes 8 elements, four lanes a block: the integers of a block's quarter are
 // added exactly and weighed with d_a * d_b.
 
-// An infinity's block has an infinite scale, as in the op; where its integers cancel, the op's sum is a NaN too.
-template <int ROWS, int COLS>
-__device__ __forceinline__ void product_of_blocks(const MulMatParams& p) {
-    Tile tile;
-    if (!tile_of_warp<ROWS, COLS>(p, &tile)) return;
-    constexpr int UNROLL = ROWS * COLS == 1 ? 4 : 1;
+// A block of b with an infinity has an infinite scale, as in the op; where its integers cancel, the sum is a NaN.
+
+// Eight integers of a row, from k on, and their scale.
+template <bool EVEN>
+__device__ __forceinline__ void load8(const char* row, i64 k, int* low, int* high, float* scale) {
+    const char* block = row + (k >> 5) * Q8_0_BYTES;
+    if constexpr (EVEN) {
+        const u16* at = (const u16*)(block + 2 + (k & 31));
+        *low = (int)((u32)at[0] | (u32)at[1] << 16);
+        *high = (int)((u32)at[2] | (u32)at[3] << 16);
+        *scale = half_to_float(*(const u16*)block);
+    } else {
+        const unsigned char* at = (const unsigned char*)(block + 2 + (k & 31));
+        *low = (int)((u32)at[0] | (u32)at[1] << 8 | (u32)at[2] << 16 | (u32)at[3] << 24);
+        *high = (int)((u32)at[4] | (u32)at[5] << 8 | (u32)at[6] << 16 | (u32)at[7] << 24);
+        *scale = q8_0_scale(block);
+    }
+}
+
+template <int ROWS, int COLS, bool EVEN>
+__device__ __forceinline__ void accumulate_blocks(const MulMatParams& p, const Tile& tile, float* sums) {
+    constexpr int UNROLL = EVEN && ROWS * COLS == 1 ? 4 : 1;
     i64 length = p.a.ne[0];
-    float sums[ROWS * COLS] = {};
     const char* a[ROWS];
     i64 columns[COLS];
 #pragma unroll
@@ -235,13 +248,7 @@ __device__ __forceinline__ void product_of_blocks(const MulMatParams& p) {
         int low[ROWS], high[ROWS];
         float scale[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const char* block = a[r] + (k >> 5) * Q8_0_BYTES;
-            const u16* at = (const u16*)(block + 2 + (k & 31));
-            low[r] = (int)((u32)at[0] | (u32)at[1] << 16);
-            high[r] = (int)((u32)at[2] | (u32)at[3] << 16);
-            scale[r] = half_to_float(*(const u16*)block);
-        }
+        for (int r = 0; r < ROWS; r++) load8<EVEN>(a[r], k, &low[r], &high[r], &scale[r]);
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
             int2 x = *(const int2*)(p.quants + columns[c] + k);
@@ -253,6 +260,15 @@ __device__ __forceinline__ void product_of_blocks(const MulMatParams& p) {
             }
         }
     }
+}
+
+template <int ROWS, int COLS>
+__device__ __forceinline__ void product_of_blocks(const MulMatParams& p) {
+    Tile tile;
+    if (!tile_of_warp<ROWS, COLS>(p, &tile)) return;
+    float sums[ROWS * COLS] = {};
+    if (p.wide) accumulate_blocks<ROWS, COLS, true>(p, tile, sums);
+    else accumulate_blocks<ROWS, COLS, false>(p, tile, sums);
     store<ROWS, COLS>(p, tile, sums);
 }
 
@@ -260,18 +276,7 @@ extern "C" __global__ void __launch_bounds__(256) mul_mat_blocks_1x1(MulMatParam
 extern "C" __global__ void __launch_bounds__(256) mul_mat_blocks_2x4(MulMatParams p) { product_of_blocks<2, 4>(p); }
 extern "C" __global__ void __launch_bounds__(512) mul_mat_blocks_4x8(MulMatParams p) { product_of_blocks<4, 8>(p); }
 
-// To the nearest integer, halves away from zero, as `quant.rs` does it.
-__device__ __forceinline__ signed char round_half_away(float x) {
-    const float SHIFT = 12582912.0f;
-    float shifted = x + SHIFT;
-    u32 nearest = __float_as_uint(shifted) - __float_as_uint(SHIFT);
-    float rest = x - (shifted - SHIFT);
-    if (rest == 0.5f && x > 0.0f) nearest += 1u;
-    if (rest == -0.5f && x < 0.0f) nearest -= 1u;
-    return (signed char)(nearest & 0xffu);
-}
-
-// A warp a block of 32.
+// As `store_q8_0`, with integers and scales apart. A warp a block of 32.
 extern "C" __global__ void __launch_bounds__(256) mul_mat_quantize(MulMatQuantizeParams p) {
     int lane = threadIdx.x % WARP;
     i64 block = (i64)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -280,13 +285,12 @@ extern "C" __global__ void __launch_bounds__(256) mul_mat_quantize(MulMatQuantiz
     i64 row = divide(block, p.b.ne[0] / Q8_0_BLOCK, &in_row);
     const char* at = row_start(p.b, row_at(row, p.b.ne));
     float x = *(const float*)(at + (in_row * Q8_0_BLOCK + lane) * p.b.nb[0]);
-    // Without their sign bit, floats order as integers, with NaN above everything.
     u32 largest = __float_as_uint(x) & 0x7fffffffu;
 #pragma unroll
     for (int offset = WARP / 2; offset > 0; offset >>= 1)
         largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
     float step = __uint_as_float(largest) / 127.0f;
     float inverse = step == 0.0f ? 0.0f : 1.0f / step;
-    p.quants[block * Q8_0_BLOCK + lane] = round_half_away(x * inverse);
+    p.quants[block * Q8_0_BLOCK + lane] = (signed char)round_half_away(x * inverse);
     if (lane == 0) p.scales[block] = half_to_float(float_to_half(step));
 }

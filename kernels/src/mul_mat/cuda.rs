@@ -74,7 +74,7 @@ impl CudaKernel for MulMat {
         let share = |axis: usize| b.layout.ne[axis] / a.layout.ne[axis];
         let params = Params::new().tensor(a).tensor(b).tensor(y).size(share(2)).size(share(3));
         let params = params.size(tiles_m).size(tiles_n).address(quants).address(scales);
-        let wide = reads_fours(a) && reads_fours(b);
+        let wide = reads_fours(a) && (self.quantize || reads_fours(b));
         let params = params.i32(form.column_warps as i32).i32(wide.into());
         let tiles = tiles_m * tiles_n * y.layout.ne[2] * y.layout.ne[3];
         let entry = entries(self.quantize, a.layout.dtype)[form.index];
@@ -95,16 +95,13 @@ fn entries(quantize: bool, weights: DType) -> [&'static str; 3] {
 }
 
 /// Whether each row is packed, has whole groups of four elements, and every group lies at a multiple of its
-/// size. Blocks are read in pairs of bytes wherever they lie.
+/// size; for blocks, whether they lie at even addresses.
 fn reads_fours(tensor: &DeviceTensor) -> bool {
     let layout = &tensor.layout;
-    if layout.dtype == DType::Q8_0 {
-        return true;
-    }
+    let blocks = layout.dtype == DType::Q8_0;
     let element = layout.dtype.block_bytes();
-    let aligned = |offset: usize| offset.is_multiple_of(4 * element);
-    layout.ne[0].is_multiple_of(4)
-        && layout.nb[0] == element
-        && (1..4).all(|axis| layout.ne[axis] == 1 || aligned(layout.nb[axis]))
-        && aligned(tensor.address as usize)
+    let unit = if blocks { 2 } else { 4 * element };
+    (blocks || (layout.ne[0].is_multiple_of(4) && layout.nb[0] == element))
+        && (1..4).all(|axis| layout.ne[axis] == 1 || layout.nb[axis].is_multiple_of(unit))
+        && tensor.address.is_multiple_of(unit as u64)
 }

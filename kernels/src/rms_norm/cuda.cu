@@ -14,56 +14,68 @@ struct RmsNormParams {
     int x_form, w_form, y_form;
 };
 
-struct Values {
-    float4 v;
-};
-
 // A row of w, repeated until it covers x.
 struct Repeated {
     const char* row;
-    i64 stride, length;
-    __device__ __forceinline__ float one(i64 i) const {
-        i64 rest;
-        divide(i, length, &rest);
-        return *(const float*)(row + rest * stride);
+    i64 stride;
+    u32 length;
+    __device__ __forceinline__ float at(u32 i) const { return *(const float*)(row + i * stride); }
+    __device__ __forceinline__ float one(u32 i) const { return at(i % length); }
+    __device__ __forceinline__ float4 four(u32 i) const {
+        u32 a = i % length, b = next(a), c = next(b), d = next(c);
+        return make_float4(at(a), at(b), at(c), at(d));
     }
-    __device__ __forceinline__ float4 four(i64 i) const {
-        return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
+    __device__ __forceinline__ u32 next(u32 i) const { return i + 1 == length ? 0 : i + 1; }
+};
+
+// A row with the operands that belong to it.
+struct RmsRow {
+    const RmsNormParams& p;
+    const char* x;
+    const char* w;
+    char* y;
+    int length;
+
+    struct Quad {
+        float4 v;
+    };
+
+    template <class Body> __device__ __forceinline__ void with(const Body& body) const {
+        with_row(p.x_form, p.x, x, [&](auto from) {
+            if (length % 4 == 0) body([&](int i) { return Quad{from.four(i)}; });
+            else body([&](int i) { return Quad{load_quad(from, i, length, 0.0f)}; });
+        });
+    }
+
+    __device__ __forceinline__ void prepare(Quad&) const {}
+
+    __device__ __forceinline__ void store(int i, const Quad& quad, float factor) const {
+        float4 v = scaled(quad.v, factor);
+        if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
+        else if (p.weight) v = times(v, load_quad(Repeated{w, p.w.nb[0], (u32)p.w.ne[0]}, i, length, 0.0f));
+        store_quad(y, p.y.dtype, p.y_form, i, length, v);
     }
 };
 
 template <int HELD, class Group>
-__device__ __forceinline__ void normalise_row(const RmsNormParams& p, const Group& group, i64 number) {
-    Row row = row_at(number, p.x.ne);
-    char* to = row_start(p.y, row);
-    i64 length = p.x.ne[0];
+__device__ __forceinline__ void normalise_row(const RmsNormParams& p, const Group& group, u32 number) {
+    Row row = row_in_grid(number, p.x.ne);
     const char* w = nullptr;
     if (p.weight) {
-        Row from;
-        divide(row.i1, p.w.ne[1], &from.i1);
-        divide(row.i2, p.w.ne[2], &from.i2);
-        divide(row.i3, p.w.ne[3], &from.i3);
+        Row from = {(u32)row.i1 % (u32)p.w.ne[1], (u32)row.i2 % (u32)p.w.ne[2], (u32)row.i3 % (u32)p.w.ne[3]};
         w = row_start(p.w, from);
     }
-    with_row(p.x_form, p.x, row_start(p.x, row), [&](auto from) {
-        normalise<HELD>(
-            group, length, p.scale, [&](i64 i) { return Values{load_quad(from, i, length, 0.0f)}; },
-            [&](i64 i, const Values& values, float factor) {
-                float4 v = scaled(values.v, factor);
-                if (p.w_form == QUADS_F32) v = times(v, load_quad(F32Row{w}, i, length, 0.0f));
-                else if (p.weight) v = times(v, load_quad(Repeated{w, p.w.nb[0], p.w.ne[0]}, i, length, 0.0f));
-                store_quad(to, p.y.dtype, p.y_form, i, length, v);
-            });
-    });
+    int length = (int)p.x.ne[0];
+    normalise<HELD>(group, length, p.scale, RmsRow{p, row_start(p.x, row), w, row_start(p.y, row), length});
 }
 
 extern "C" __global__ void __launch_bounds__(128) rms_norm_heads(RmsNormParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number < p.rows) normalise_row<1>(p, WarpGroup(), number);
 }
 
 extern "C" __global__ void __launch_bounds__(128) rms_norm_warps(RmsNormParams p) {
-    i64 number = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 number = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (number < p.rows) normalise_row<HELD_MAX>(p, WarpGroup(), number);
 }
 

@@ -10,6 +10,8 @@ pub(crate) static IMAGE: Image = embedded!("rms_norm");
 /// Elements that a thread holds at most: `HELD_MAX` quads.
 const HELD: usize = 16;
 const WARPS: usize = 4;
+/// Indices inside a row have 32 bits.
+const LENGTH_MAX: usize = 1 << 30;
 
 /// Entries of a norm's image by the length of rows.
 pub(crate) struct Entries {
@@ -66,8 +68,11 @@ pub(crate) fn norm_launch(
     Launch::line(image, entries.blocks, rows, threads, params)
 }
 
-/// Whether so many rows can be launched.
-pub(crate) fn norm_supported(rows: usize) -> Result<(), Declined> {
+/// Whether rows of this length can be launched.
+pub(crate) fn norm_supported(rows: usize, length: usize) -> Result<(), Declined> {
+    if length > LENGTH_MAX {
+        return Err(Declined(format!("rows of more than {LENGTH_MAX} elements")));
+    }
     match rows <= GRID_X_MAX {
         true => Ok(()),
         false => Err(Declined("more rows than one launch reaches".into())),
@@ -76,7 +81,7 @@ pub(crate) fn norm_supported(rows: usize) -> Result<(), Declined> {
 
 impl CudaKernel for RmsNorm {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
-        norm_supported(inputs[0].rows())
+        norm_supported(inputs[0].rows(), inputs[0].ne[0])
     }
 
     fn scratch_bytes(&self, _inputs: &[Layout], _results: &[Layout]) -> usize {

@@ -23,12 +23,13 @@ constexpr int THREADS = 256;
 constexpr int LONG_SPAN = 4096;
 
 extern "C" __global__ void __launch_bounds__(1024) set_rows_check(SetRowsParams p) {
-    ids_are_rows(p.ids, p.id_count, p.dst.ne[1], p.fault);
+    __shared__ i64 first_of_warp[WARP];
+    ids_are_rows(p.ids, p.id_count, p.dst.ne[1], p.fault, first_of_warp);
 }
 
-__device__ __forceinline__ bool may_write(const SetRowsParams& p) {
+__device__ __forceinline__ bool may_write(const SetRowsParams& p, i64* first_of_warp) {
     if (p.checked) return p.fault->raised == 0;
-    return ids_are_rows(p.ids, p.id_count, p.dst.ne[1], p.fault);
+    return ids_are_rows(p.ids, p.id_count, p.dst.ne[1], p.fault, first_of_warp);
 }
 
 // Elements first + lane, first + lane + lanes, ... of a row, up to `end`.
@@ -66,7 +67,8 @@ __device__ __forceinline__ Claim claim(const SetRowsParams& p, i64 row_number, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) set_rows_short(SetRowsParams p) {
-    if (!may_write(p)) return;
+    __shared__ i64 first_of_warp[WARP];
+    if (!may_write(p, first_of_warp)) return;
     i64 row_number = (i64)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row_number >= p.rows) return;
     int lane = threadIdx.x % WARP;
@@ -76,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) set_rows_short(SetRowsPara
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) set_rows_long(SetRowsParams p) {
-    if (!may_write(p)) return;
+    __shared__ i64 first_of_warp[WARP];
+    if (!may_write(p, first_of_warp)) return;
     i64 piece;
     i64 row_number = divide(blockIdx.x, p.pieces, &piece);
     Claim c = claim(p, row_number, threadIdx.x, THREADS);

@@ -8,9 +8,9 @@ __device__ __forceinline__ i64 id_at(const Tensor& ids, i64 i0, i64 i1, i64 i2) 
 
 // Looks through all ids with all threads of the block, whose number is a multiple of 32. Returns whether each is -1
 // or below `rows`. If not, and this is block 0, raises a fault for the first one in index order: the same at every
-// run, and the one that the reference names.
-__device__ __forceinline__ bool ids_are_rows(const Tensor& ids, i64 count, i64 rows, Fault* fault) {
-    __shared__ i64 first_of_warp[WARP];
+// run, and the one that the reference names. `first_of_warp` is shared memory, for one number of each warp.
+__device__ __forceinline__ bool ids_are_rows(
+    const Tensor& ids, i64 count, i64 rows, Fault* fault, i64* first_of_warp) {
     i64 first = count;
     for (i64 place = threadIdx.x; place < count; place += blockDim.x) {
         Spot spot = spot_at(place, ids.ne);

@@ -4,7 +4,7 @@
 // added in f32 and, where that sum may have lost or overflowed some of them, once more in f64, as on the CPU.
 // A thread writes only elements that it alone reads, after its last read of them: y may lie where an operand lies.
 #pragma once
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 constexpr int HELD_MAX = 4;
@@ -51,24 +51,41 @@ struct NormScale {
     }
 };
 
-// For a row of `length` elements: `load(i)` gives a quad of operands from element i on, whose values, `.v`, are 0 from
-// the row's end on; `store(i, quad, factor)` writes the normalised quad.
-template <int HELD, class Group, class Load, class Store>
-__device__ __forceinline__ void normalise(const Group& group, i64 length, const NormScale& scale,
-                                          const Load& load, const Store& store) {
-    i64 first = 4 * group.thread();
+// For a row of `length` elements: `rows.with(body)` calls body(load), where load(i) reads a quad of the operands from
+// element i on, 0 from the row's end on (without a branch where the length is a multiple of 4, so that loads overlap);
+// `rows.prepare(quad)` turns what was read into values to normalise, `.v`;
+// `rows.store(i, quad, factor)` writes the normalised quad. Only reading depends on the form of rows, so that the
+// rest is there once. A warp has no row longer than it holds.
+template <int HELD, class Group, class Rows>
+__device__ __forceinline__ void normalise(const Group& group, int length, const NormScale& scale, const Rows& rows) {
+    constexpr bool LONG = !Group::ONE_WARP;
+    int first = 4 * group.thread();
     int step = 4 * group.threads();
+    auto read = [&](int i) {
+        typename Rows::Quad quad;
+        rows.with([&](auto load) { quad = load(i); });
+        rows.prepare(quad);
+        return quad;
+    };
     float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    decltype(load(0)) held[HELD];
+    typename Rows::Quad held[HELD];
+    rows.with([&](auto load) {
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            int i = first + k * step;
+            held[k] = {};
+            if (i < length) held[k] = load(i);
+        }
+    });
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        i64 i = first + k * step;
-        held[k] = {};
-        if (i < length) held[k] = load(i);
+        rows.prepare(held[k]);
+        add_squares(squares, held[k].v);
     }
-#pragma unroll
-    for (int k = 0; k < HELD; k++) add_squares(squares, held[k].v);
-    for (i64 i = first + HELD * step; i < length; i += step) add_squares(squares, load(i).v);
+    if (LONG) {
+#pragma unroll 1
+        for (int i = first + HELD * step; i < length; i += step) add_squares(squares, read(i).v);
+    }
     float sum = group.reduce((squares.x + squares.y) + (squares.z + squares.w), 0.0f, Plus());
     double exact = sum;
     // Sums below lose squares that round to 0, sums above may have become infinite. Every thread has the same sum.
@@ -76,14 +93,20 @@ __device__ __forceinline__ void normalise(const Group& group, i64 length, const 
         exact = 0.0;
 #pragma unroll
         for (int k = 0; k < HELD; k++) exact += wide_squares(held[k].v);
-        for (i64 i = first + HELD * step; i < length; i += step) exact += wide_squares(load(i).v);
+        if (LONG) {
+#pragma unroll 1
+            for (int i = first + HELD * step; i < length; i += step) exact += wide_squares(read(i).v);
+        }
         exact = group.reduce(exact, 0.0, Plus());
     }
     float factor = scale(exact);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        i64 i = first + k * step;
-        if (i < length) store(i, held[k], factor);
+        int i = first + k * step;
+        if (i < length) rows.store(i, held[k], factor);
     }
-    for (i64 i = first + HELD * step; i < length; i += step) store(i, load(i), factor);
+    if (LONG) {
+#pragma unroll 1
+        for (int i = first + HELD * step; i < length; i += step) rows.store(i, read(i), factor);
+    }
 }

@@ -46,6 +46,7 @@ __device__ __forceinline__ double warp_prefix(double value) {
 
 // Threads that share a row: one way to write a kernel for a warp and for a block.
 struct WarpGroup {
+    static constexpr bool ONE_WARP = true;
     __device__ __forceinline__ int thread() const { return threadIdx.x % WARP; }
     __device__ __forceinline__ int threads() const { return WARP; }
     template <class T, class Op> __device__ __forceinline__ T reduce(T value, T, Op op) const {
@@ -54,6 +55,7 @@ struct WarpGroup {
 };
 
 struct BlockGroup {
+    static constexpr bool ONE_WARP = false;
     u64* partial;
     __device__ __forceinline__ int thread() const { return threadIdx.x; }
     __device__ __forceinline__ int threads() const { return blockDim.x; }

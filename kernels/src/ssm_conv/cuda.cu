@@ -54,7 +54,9 @@ __device__ __forceinline__ float bias_of(const SsmConvParams& p, i64 channel) {
 
 // `count` tokens of one channel, four taps; X gives an input by its column.
 template <class X>
-__device__ __forceinline__ void four_taps(const SsmConvParams& p, const float* w, float bias, i64 count, float* y, X x) {
+__device__ __forceinline__ void four_taps(
+    const SsmConvParams& p, const float* w, float bias, i64 count, float* y, X x
+) {
     float x0 = x(0), x1 = x(1), x2 = x(2);
 #pragma unroll 4
     for (i64 t = 0; t < count; t++) {

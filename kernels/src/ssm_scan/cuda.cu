@@ -5,11 +5,11 @@
 // own products in order of n; then an xor tree adds the lanes.
 //
 // Geometry. `head` (one decay a head, Mamba-2): a warp has 1 or 4 rows p of a head, their states in registers
-// through all tokens; 4 rows share B and C, and their trees share exchanges, where that leaves warps enough. `channel` (one decay a state,
-// Mamba-1): a channel has 8 lanes up to 64 states, else a warp. `rows` takes what these do not: more than 256
-// states, or B and C whose rows are spread; a warp a row, the state in the result's memory.
-// Each lane computes the time step and input of one token ahead, and the tokens then come by exchange: softplus
-// and exp cost a warp once per 32 tokens. B and C of the next token are loaded before this one's are used.
+// through all tokens; 4 rows share B and C, and their trees share exchanges, where that leaves warps enough.
+// `channel` (one decay a state, Mamba-1): a channel has 8 lanes up to 64 states, else a warp. `rows` takes what
+// these do not: more than 256 states, or B and C whose rows are spread; a warp a row, the state in the result's
+// memory. Each lane computes the time step and input of one token ahead, and the tokens then come by exchange:
+// softplus costs a warp once per 32 tokens. B and C of the next token are loaded before this one's are used.
 //
 // Snapshots: a launch writes at most 8 states, so that it takes their addresses as parameters; more follow in
 // further launches, which go on from the last state written.
@@ -18,7 +18,7 @@
 // the latency of a token's chain, as there is one warp a row.
 //
 // Forms considered: dt' and decay in shared memory gain nothing over exchanges; the chunked form reassociates.
-#include "../shared/common.cuh"
+#include "../shared/ids.cuh"
 #include "../shared/math.cuh"
 
 constexpr int SNAPSHOTS = 8;
@@ -44,20 +44,10 @@ __device__ __forceinline__ i64 id_of(const SsmScanParams& p, i64 sequence) {
     return *(const int*)(p.ids.data + sequence * p.ids.nb[0]);
 }
 
-__device__ __forceinline__ bool id_holds(const SsmScanParams& p, i64 id) { return id >= -1 && id < p.pool_rows; }
-
-// Whether all ids are good. Each block looks for itself, so that none writes where one is bad; the first block
-// reports the first.
+// Whether all ids name rows. Each block looks for itself, so that none writes where one does not.
 __device__ __forceinline__ bool ids_hold(const SsmScanParams& p) {
-    i64 sequences = p.x.ne[3];
-    int bad = 0;
-    for (i64 i = threadIdx.x; i < sequences; i += WARPS * WARP) bad |= !id_holds(p, id_of(p, i));
-    if (!__syncthreads_or(bad)) return true;
-    if (blockIdx.x != 0 || threadIdx.x != 0) return false;
-    i64 i = 0;
-    while (id_holds(p, id_of(p, i))) i++;
-    raise(p.fault, 0, id_of(p, i), i, 0, 0);
-    return false;
+    __shared__ i64 first_of_warp[WARP];
+    return ids_are_rows(p.ids, p.x.ne[3], p.pool_rows, p.fault, first_of_warp);
 }
 
 // ---- One row p of a head in one sequence.
@@ -154,7 +144,8 @@ __device__ __forceinline__ void store_rows(
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (at.row + r < p.s.ne[1] && lane + WARP * i < states) target[r * p.s.ne[0] + lane + WARP * i] = state[r][i];
+            if (at.row + r < p.s.ne[1] && lane + WARP * i < states)
+                target[r * p.s.ne[0] + lane + WARP * i] = state[r][i];
     }
 }
 

@@ -4,7 +4,7 @@
 // copy have the same sum; a second launch adds the pieces' sums (no last-block finish, see sum_rows). In f64, rounded
 // once. A packed tensor is one row and limited by memory; a row whose length is a multiple of 4 costs one unravelling
 // for four elements, others one for each.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct SumParams {

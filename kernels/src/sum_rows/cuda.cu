@@ -7,7 +7,7 @@
 // Sums in f64, rounded once, as on the CPU. Limited by memory (4 bytes an element); with f64 units at 1/64 of the
 // f32 rate, as in consumer devices, conversion and addition come to about the same time. Two-term f32 sums would be
 // cheaper there, but turn infinities into NaN. A row below 128 elements leaves lanes idle.
-#include "../shared/quads.cuh"
+#include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
 struct SumRowsParams {
@@ -21,15 +21,15 @@ struct SumRowsParams {
 };
 
 template <class Group>
-__device__ __forceinline__ double sum_of(const SumRowsParams& p, const Group& group, i64 row, i64 first, i64 end) {
+__device__ __forceinline__ double sum_of(const SumRowsParams& p, const Group& group, u32 row, i64 first, i64 end) {
     double sum = 0.0;
-    with_row(p.form, p.x, row_start(p.x, row_at(row, p.y.ne)),
+    with_row(p.form, p.x, row_start(p.x, row_in_grid(row, p.y.ne)),
              [&](auto from) { sum = sum_quads(from, first, end, group.thread(), group.threads()); });
     return group.reduce(sum, 0.0, Plus());
 }
 
 extern "C" __global__ void __launch_bounds__(128) sum_rows_warps(SumRowsParams p) {
-    i64 row = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (row >= p.rows) return;
     double sum = sum_of(p, WarpGroup(), row, 0, p.x.ne[0]);
     if (threadIdx.x % WARP == 0) ((float*)p.y.data)[row] = (float)(sum / p.divisor);
@@ -37,9 +37,8 @@ extern "C" __global__ void __launch_bounds__(128) sum_rows_warps(SumRowsParams p
 
 extern "C" __global__ void __launch_bounds__(256) sum_rows_blocks(SumRowsParams p) {
     __shared__ u64 partial[WARPS_MAX];
-    i64 piece;
-    i64 row = divide(blockIdx.x, p.pieces, &piece);
-    i64 first = piece * p.piece, end = min(p.x.ne[0], first + p.piece);
+    u32 row = blockIdx.x / (u32)p.pieces;
+    i64 first = (blockIdx.x - row * p.pieces) * p.piece, end = min(p.x.ne[0], first + p.piece);
     double sum = sum_of(p, BlockGroup{partial}, row, first, end);
     if (threadIdx.x != 0) return;
     if (p.pieces == 1) ((float*)p.y.data)[row] = (float)(sum / p.divisor);
@@ -47,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_rows_blocks(SumRowsParams 
 }
 
 extern "C" __global__ void __launch_bounds__(128) sum_rows_finish(SumRowsParams p) {
-    i64 row = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (row >= p.rows) return;
     double sum = 0.0;
     for (i64 i = threadIdx.x % WARP; i < p.pieces; i += WARP) sum += p.partials[row * p.pieces + i];

@@ -8,7 +8,7 @@ use ssmgraph::ops::l2_norm::{Form, L2Norm};
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
     Argmax, Concat, Cpy, Cumsum, DType, GetRows, HostTensor, Mean, MulMat, Op, OpKind, Repeat, RmsNorm,
-    Scale, SetRows, SoftMax, SsmConv, SsmScan, Sum, SumRows,
+    Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
 };
 
 /// An op to measure.
@@ -96,6 +96,11 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
         OpKind::SsmConv => {
             let inputs = vec![f32s(&[3 + tokens, INNER, 1]), f32s(&[4, INNER]), f32s(&[INNER])];
             (SsmConv { bias: true, silu: true }.into(), inputs)
+        }
+        OpKind::SsmConvStep => {
+            let windows = f32s(&[3, INNER, 1, 1]);
+            let inputs = vec![windows, inner(), f32s(&[4, INNER]), f32s(&[INNER]), ids(1, 1)];
+            (SsmConvStep { bias: true, silu: true, snapshots: 1 }.into(), inputs)
         }
         OpKind::GatedNorm => {
             let order = Order::GateThenNorm;

@@ -102,6 +102,11 @@ pub fn set(call: Call, n: u64) {
     faults().left[call as usize] = n;
 }
 
+/// Calls of a kind until the planned failure; 0 when it has come, or none is planned.
+pub fn planned(call: Call) -> u64 {
+    faults().left[call as usize]
+}
+
 /// Plans nothing, and brings a lost device back.
 pub fn clear() {
     *faults() = Faults::default();

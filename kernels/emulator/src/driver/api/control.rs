@@ -16,6 +16,11 @@ extern "C" fn ssmgraph_emulator_set_fault(kind: u32, n: u64) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn ssmgraph_emulator_planned(kind: u32) -> u64 {
+    Call::from_number(kind).map_or(0, faults::planned)
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn ssmgraph_emulator_set_seed(seed: u32) -> c_int {
     settings().seed = seed;
     0

@@ -4,6 +4,18 @@
 #pragma once
 #include "../shared/common.cuh"
 
+// Indices of a row. 32 bits hold them where a launch has a warp or more for each row; 64-bit division would be a
+// subroutine, whose call costs registers.
+__device__ __forceinline__ Row row_in_grid(u32 number, const i64* ne) {
+    u32 n1 = (u32)ne[1], n2 = (u32)ne[2];
+    u32 outer = number / n1, i3 = outer / n2;
+    Row row;
+    row.i1 = number - outer * n1;
+    row.i2 = outer - i3 * n2;
+    row.i3 = i3;
+    return row;
+}
+
 // How quads of a row are accessed; `quad_form` in Rust chooses.
 enum QuadForm { BY_STRIDE = 0, QUADS_F32 = 1, QUADS_16 = 2 };
 
@@ -46,8 +58,8 @@ __device__ __forceinline__ void with_row(int form, const Tensor& t, const char* 
 }
 
 // Elements first … first + 3; those from `end` on are `fill`.
-template <class From>
-__device__ __forceinline__ float4 load_quad(const From& from, i64 first, i64 end, float fill) {
+template <class From, class Index>
+__device__ __forceinline__ float4 load_quad(const From& from, Index first, Index end, float fill) {
     if (first + 4 <= end) return from.four(first);
     float4 v = make_float4(fill, fill, fill, fill);
     if (first < end) v.x = from.one(first);
@@ -80,9 +92,10 @@ __device__ __forceinline__ u32 narrow_two(float low, float high, int dtype) {
 }
 
 // Writes elements first … first + 3 of a packed row, those before `end`.
-__device__ __forceinline__ void store_quad(char* row, int dtype, int form, i64 first, i64 end, float4 v) {
+template <class Index>
+__device__ __forceinline__ void store_quad(char* row, int dtype, int form, Index first, Index end, float4 v) {
     int bytes = dtype == F32 ? 4 : 2;
-    char* to = row + first * bytes;
+    char* to = row + (i64)first * bytes;
     if (first + 4 <= end && form != BY_STRIDE) {
         if (dtype == F32) *(float4*)to = v;
         else *(uint2*)to = make_uint2(narrow_two(v.x, v.y, dtype), narrow_two(v.z, v.w, dtype));

@@ -1,0 +1,318 @@
+//! What exact arithmetic means, to the bit and over random shapes: tokens in one call equal a call for each; a
+//! sequence alone equals the same sequence in a batch; where operands lie changes nothing.
+
+mod support;
+
+use cuda::engine::{Engine, Mode};
+use ssmgraph_ops::case::{Arrangement, Values, fill};
+use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op, SsmConv, SsmConvStep, SsmScan};
+use std::sync::LazyLock;
+
+static ENGINE: LazyLock<Engine> =
+    LazyLock::new(|| Engine::load(Mode::Fast.library()).expect("built by build.rs"));
+
+/// Shapes that each law is tried on.
+const SHAPES: u32 = 20;
+
+fn run(op: impl Into<Op>, inputs: &[HostTensor], seed: u32) -> Vec<HostTensor> {
+    let op = op.into();
+    support::compute(&ENGINE, &op, inputs, seed, None)
+        .unwrap_or_else(|error| panic!("{}: {error}", op.name()))
+}
+
+/// `count` places of one axis from `start` on, packed.
+fn piece(tensor: &HostTensor, axis: usize, start: usize, count: usize) -> HostTensor {
+    let mut ne = tensor.ne();
+    ne[axis] = count;
+    let layout = Layout::contiguous(tensor.layout().dtype, &ne).expect("smaller than the whole");
+    fill(layout, |mut index| {
+        index[axis] += start;
+        tensor.get(index)
+    })
+}
+
+fn same(got: &HostTensor, want: &HostTensor, what: &str) {
+    assert_eq!(got.ne(), want.ne(), "{what}");
+    assert!(got.bytes() == want.bytes(), "{what}: other bits");
+}
+
+fn ids(values: &[i32]) -> HostTensor {
+    HostTensor::from_i32(&[values.len()], values).expect("one id per sequence")
+}
+
+// ---- mul_mat
+
+struct Product {
+    op: MulMat,
+    a: HostTensor,
+    b: HostTensor,
+}
+
+impl Product {
+    fn random(values: &mut Values) -> Product {
+        let dtype = [DType::F32, DType::F16, DType::BF16, DType::Q8_0][values.below(4)];
+        let wide = dtype == DType::Q8_0;
+        let k = if wide { 32 * (1 + values.below(20)) } else { 1 + values.below(600) };
+        let [m, n] = [1 + values.below(40), 1 + values.below(40)];
+        let [a2, share, b3] = [1 + values.below(2), 1 + values.below(2), 1 + values.below(2)];
+        let arrangements = if wide { Arrangement::PACKED_ROWS } else { Arrangement::ALL };
+        let for_a = arrangements[values.below(arrangements.len())];
+        let a = values.arranged(for_a, dtype, &[k, m, a2, 1], -1.0, 1.0);
+        let for_b = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+        let b = values.arranged(for_b, DType::F32, &[k, n, a2 * share, b3], -1.0, 1.0);
+        Product { op: MulMat { quantize: wide && values.below(2) == 0 }, a, b }
+    }
+
+    fn of(&self, b: HostTensor, seed: u32) -> HostTensor {
+        run(self.op, &[self.a.clone(), b], seed).remove(0)
+    }
+}
+
+#[test]
+fn products_of_a_column_are_the_same_alone() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(u64::from(seed));
+        let product = Product::random(&mut values);
+        let what = format!("{} · {}, {:?}", product.a.layout(), product.b.layout(), product.op);
+        let all = product.of(product.b.clone(), seed);
+        let mut start = 0;
+        while start < product.b.ne()[1] {
+            let count = (1 + values.below(12)).min(product.b.ne()[1] - start);
+            let some = product.of(piece(&product.b, 1, start, count), 0);
+            same(&some, &piece(&all, 1, start, count), &what);
+            start += count;
+        }
+        for matrix in 0..product.b.ne()[3] {
+            let alone = product.of(piece(&product.b, 3, matrix, 1), 0);
+            same(&alone, &piece(&all, 3, matrix, 1), &what);
+        }
+    }
+}
+
+#[test]
+fn products_do_not_depend_on_where_weights_lie() {
+    let mut values = Values::new(7);
+    for (dtype, quantize) in
+        [(DType::F32, false), (DType::F16, false), (DType::Q8_0, false), (DType::Q8_0, true)]
+    {
+        let a = values.tensor(dtype, &[288, 9], -1.0, 1.0);
+        let b = values.tensor(DType::F32, &[288, 11], -1.0, 1.0);
+        let packed = run(MulMat { quantize }, &[a.clone(), b.clone()], 0).remove(0);
+        // Rows that begin at odd multiples of the type's alignment.
+        let nb = a.layout().row_bytes() + a.layout().align();
+        let spread =
+            Layout::strided(dtype, a.ne(), [a.layout().nb[0], nb, nb * 9, nb * 9]).expect("a small shape");
+        let mut moved = HostTensor::zeros(spread);
+        moved.view_mut().expect("rows do not overlap").copy_from(&a.view());
+        for columns in [1, 3, 11] {
+            let b = piece(&b, 1, 0, columns);
+            let got = run(MulMat { quantize }, &[moved.clone(), b], 0).remove(0);
+            same(&got, &piece(&packed, 1, 0, columns), &format!("{dtype}, quantize {quantize}"));
+        }
+    }
+}
+
+// ---- ssm_conv
+
+#[test]
+fn convolutions_of_a_token_are_the_same_alone() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(100 + u64::from(seed));
+        let width = if values.below(2) == 0 { 4 } else { 1 + values.below(9) };
+        let [channels, tokens, sequences] =
+            [1 + values.below(150), 1 + values.below(140), 1 + values.below(3)];
+        let op = SsmConv { bias: values.below(2) == 0, silu: values.below(2) == 0 };
+        let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+        let sx = [width - 1 + tokens, channels, sequences];
+        let sx = values.arranged(arrangement, DType::F32, &sx, -1.0, 1.0);
+        let w = values.tensor(DType::F32, &[width, channels], -1.0, 1.0);
+        let bias = values.tensor(DType::F32, &[channels], -1.0, 1.0);
+        let conv = |sx: HostTensor, seed: u32| {
+            let inputs = [sx, w.clone(), bias.clone()];
+            run(op, &inputs[..2 + usize::from(op.bias)], seed).remove(0)
+        };
+        let what = format!("{} with {width} taps", sx.layout());
+        let all = conv(sx.clone(), seed);
+        let mut start = 0;
+        while start < tokens {
+            let count = (1 + values.below(20)).min(tokens - start);
+            let some = conv(piece(&sx, 0, start, width - 1 + count), 0);
+            same(&some, &piece(&all, 1, start, count), &what);
+            start += count;
+        }
+        for sequence in 0..sequences {
+            let alone = conv(piece(&sx, 2, sequence, 1), 0);
+            same(&alone, &piece(&all, 2, sequence, 1), &what);
+        }
+    }
+}
+
+// ---- ssm_conv_step
+
+#[test]
+fn convolutions_with_a_window_are_those_of_joined_inputs_and_the_same_step_by_step() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(150 + u64::from(seed));
+        let width = if values.below(2) == 0 { 4 } else { 1 + values.below(12) };
+        let [channels, tokens] = [1 + values.below(150), 1 + values.below(50)];
+        let snapshots = 1 + values.below(20);
+        let silu = values.below(2) == 0;
+        let mut tensor = |ne: &[usize]| {
+            let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+            values.arranged(arrangement, DType::F32, ne, -1.0, 1.0)
+        };
+        let (s, x) = (tensor(&[width - 1, channels, 1, 2]), tensor(&[channels, tokens, 2]));
+        let (w, bias) = (tensor(&[width, channels]), tensor(&[channels]));
+        let what = format!("{} with {width} taps", x.layout());
+        let step = |s: HostTensor, x: HostTensor, rows: &[i32], snapshots: usize, seed: u32| {
+            let op = SsmConvStep { bias: true, silu, snapshots };
+            run(op, &[s, x, w.clone(), bias.clone(), ids(rows)], seed)
+        };
+        let all = step(s.clone(), x.clone(), &[1, -1], snapshots, seed);
+        let joined = Layout::contiguous(DType::F32, &[width - 1 + tokens, channels, 2]);
+        let joined = fill(joined.expect("a small shape"), |[place, channel, sequence, _]| {
+            match place.checked_sub(width - 1) {
+                Some(token) => x.get([channel, token, sequence, 0]),
+                None if sequence == 0 => s.get([place, channel, 0, 1]),
+                None => 0.0,
+            }
+        });
+        let conv = SsmConv { bias: true, silu };
+        same(&all[0], &run(conv, &[joined, w.clone(), bias.clone()], 0)[0], &what);
+        let mut one = step(s, piece(&x, 1, 0, 1), &[1, -1], 1, 0);
+        for token in 0..tokens {
+            same(&one[0], &piece(&all[0], 1, token, 1), &format!("{what}: y of token {token}"));
+            let back = tokens - 1 - token;
+            if let Some(kept) = all.get(1 + back) {
+                same(&one[1], kept, &format!("{what}: window {back} tokens back"));
+            }
+            if token + 1 < tokens {
+                one = step(one.remove(1), piece(&x, 1, token + 1, 1), &[0, 1], 1, 0);
+            }
+        }
+    }
+}
+
+// ---- ssm_scan
+
+struct Scan {
+    /// s, x, dt, A, B, C.
+    operands: Vec<HostTensor>,
+    ids: Vec<i32>,
+    tokens: usize,
+}
+
+impl Scan {
+    fn random(values: &mut Values) -> Scan {
+        let per_state = values.below(2) == 0;
+        let states = [16, 16, 64, 128, 1 + values.below(270)][values.below(5)];
+        let head_dim = if per_state { 1 } else { 1 + values.below(6) };
+        let groups = 1 + values.below(2);
+        // Now and then rows enough for the form that takes four of them at a time.
+        let heads = groups * if values.below(4) == 0 && states <= 64 { 600 } else { 1 + values.below(9) };
+        let [tokens, sequences] = [1 + values.below(if heads > 100 { 3 } else { 70 }), 2 + values.below(2)];
+        let mut tensor = |ne: &[usize], low: f64, high: f64| {
+            let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+            values.arranged(arrangement, DType::F32, ne, low, high)
+        };
+        let operands = vec![
+            tensor(&[states, head_dim, heads, sequences + 1], -1.0, 1.0),
+            tensor(&[head_dim, heads, tokens, sequences], -1.0, 1.0),
+            tensor(&[heads, tokens, sequences], -6.0, 2.0),
+            tensor(&[if per_state { states } else { 1 }, heads], -4.0, -0.1),
+            tensor(&[states, groups, tokens, sequences], -1.0, 1.0),
+            tensor(&[states, groups, tokens, sequences], -1.0, 1.0),
+        ];
+        let ids = (0..sequences).map(|_| values.below(sequences + 2) as i32 - 1).collect();
+        Scan { operands, ids, tokens }
+    }
+
+    fn run(&self, snapshots: usize, seed: u32) -> Vec<HostTensor> {
+        let inputs: Vec<HostTensor> = self.operands.iter().cloned().chain([ids(&self.ids)]).collect();
+        run(SsmScan { snapshots }, &inputs, seed)
+    }
+
+    /// The same scan over some of the tokens, from other states.
+    fn tokens(&self, start: usize, count: usize) -> Scan {
+        let axes = [None, Some(2), Some(1), None, Some(2), Some(2)];
+        let cut = |(tensor, axis): (&HostTensor, Option<usize>)| match axis {
+            Some(axis) => piece(tensor, axis, start, count),
+            None => tensor.clone(),
+        };
+        let operands = self.operands.iter().zip(axes).map(cut).collect();
+        Scan { operands, ids: self.ids.clone(), tokens: count }
+    }
+
+    /// One of its sequences.
+    fn sequence(&self, sequence: usize) -> Scan {
+        let axes = [None, Some(3), Some(2), None, Some(3), Some(3)];
+        let cut = |(tensor, axis): (&HostTensor, Option<usize>)| match axis {
+            Some(axis) => piece(tensor, axis, sequence, 1),
+            None => tensor.clone(),
+        };
+        let operands = self.operands.iter().zip(axes).map(cut).collect();
+        Scan { operands, ids: vec![self.ids[sequence]], tokens: self.tokens }
+    }
+
+    fn text(&self) -> String {
+        self.operands.iter().map(|tensor| format!("{}; ", tensor.layout())).collect()
+    }
+}
+
+#[test]
+fn scans_of_tokens_are_the_same_step_by_step() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(200 + u64::from(seed));
+        let scan = Scan::random(&mut values);
+        let what = scan.text();
+        // More than one launch writes, as often as not.
+        let snapshots = 1 + values.below(20);
+        let all = scan.run(snapshots, seed);
+        let mut step = scan.tokens(0, 1);
+        for token in 0..scan.tokens {
+            let one = step.run(1, 0);
+            same(&one[0], &piece(&all[0], 2, token, 1), &format!("{what}y of token {token}"));
+            let back = scan.tokens - 1 - token;
+            if let Some(kept) = all.get(1 + back) {
+                same(&one[1], kept, &format!("{what}state {back} tokens back"));
+            }
+            if token + 1 < scan.tokens {
+                step = scan.tokens(token + 1, 1);
+                step.operands[0] = one[1].clone();
+                step.ids = (0..scan.ids.len() as i32).collect();
+            }
+        }
+    }
+}
+
+#[test]
+fn scans_of_a_sequence_are_the_same_alone() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(300 + u64::from(seed));
+        let scan = Scan::random(&mut values);
+        let snapshots = 1 + values.below(12);
+        let all = scan.run(snapshots, seed);
+        for sequence in 0..scan.ids.len() {
+            let alone = scan.sequence(sequence).run(snapshots, 0);
+            assert_eq!(alone.len(), all.len());
+            for (alone, all) in alone.iter().zip(&all) {
+                same(alone, &piece(all, 3, sequence, 1), &format!("{}sequence {sequence}", scan.text()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scan_names_the_first_id_outside_its_pool() {
+    for seed in 0..4 {
+        let mut scan = Scan::random(&mut Values::new(400));
+        let rows = scan.operands[0].ne()[3] as i32;
+        scan.ids = vec![rows; scan.ids.len()];
+        scan.ids[0] = -1;
+        let inputs: Vec<HostTensor> = scan.operands.iter().cloned().chain([ids(&scan.ids)]).collect();
+        let error =
+            support::compute(&ENGINE, &SsmScan { snapshots: 3 }.into(), &inputs, seed, None).unwrap_err();
+        let want = format!("ssm_scan: ids[1, 0, 0] = {rows}, expected −1 or a row below {rows}");
+        assert_eq!(error.to_string(), want);
+    }
+}
