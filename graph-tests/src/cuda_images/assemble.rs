@@ -2,7 +2,9 @@
 
 use super::tools::Tools;
 use super::{in_parallel, ptx_path};
+use ssmgraph::backend::cuda::hash::Hash;
 use ssmgraph_kernels::cuda::{IMAGES, Image};
+use std::fs;
 use std::process::Command;
 
 /// The devices: one of each generation from Volta to Blackwell.
@@ -81,15 +83,23 @@ pub fn assemble(tools: &Tools, architectures: &[u32]) -> Vec<Assembled> {
 }
 
 fn ptxas(tools: &Tools, image: &Image, architecture: u32) -> Result<Vec<Usage>, String> {
-    let program = tools.ptxas(architecture);
-    let output = Command::new(program)
-        .args(["-v", "--warn-on-spills", "-o", "/dev/null"])
-        .arg(format!("-arch=sm_{architecture}"))
-        .arg(ptx_path(image))
-        .output()
-        .map_err(|e| format!("{}: {e}", program.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    if output.status.success() { usages(&said) } else { Err(said.trim().to_owned()) }
+    let (program, path) = (tools.ptxas(architecture), ptx_path(image));
+    let ptx = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let arguments = ["-v", "--warn-on-spills", "-o", "/dev/null", &format!("-arch=sm_{architecture}")];
+    let run = || {
+        let output = Command::new(program)
+            .args(arguments)
+            .arg(&path)
+            .output()
+            .map_err(|e| format!("{}: {e}", program.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+        if output.status.success() { Ok(said.into_owned().into_bytes()) } else { Err(said.trim().to_owned()) }
+    };
+    // The program's path names its release.
+    let key = Hash::new().field(&ptx).field(program.as_os_str().as_encoded_bytes());
+    let key = arguments.iter().fold(key, |key, argument| key.field(argument.as_bytes())).value();
+    let name = format!("{}-sm_{architecture}.ptxas", image.name);
+    usages(&String::from_utf8_lossy(&tools.results().get(&name, key, run)?))
 }
 
 /// The functions in what `ptxas -v` says. Each is announced by name, its memory on the line that follows; a

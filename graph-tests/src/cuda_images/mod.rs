@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use tools::Tools;
+use tools::{NVRTC_VERSION, Tools};
 
 /// How to bring every embedded image up to date.
 pub const BUILD_COMMAND: &str = "cargo run -p graph-tests --bin cuda_images -- build";
@@ -50,14 +50,18 @@ pub fn is_current(image: &Image) -> Result<(), String> {
     ))
 }
 
-/// The PTX file of an image, compiled now.
+/// The PTX file of an image, compiled from its source as it is now.
 ///
 /// Errors: the source does not compile.
-pub fn compiled(_tools: &Tools, image: &Image) -> Result<String, String> {
-    match compile::compile(image, EMBEDDED_TARGET).map_err(|e| e.to_string())? {
-        Compiled::Ptx(ptx) => Ok(format!("{}\n{ptx}", source_line(image))),
+pub fn compiled(tools: &Tools, image: &Image) -> Result<String, String> {
+    let compile = || match compile::compile(image, EMBEDDED_TARGET).map_err(|e| e.to_string())? {
+        Compiled::Ptx(ptx) => Ok(ptx.into_bytes()),
         Compiled::Cubin(_) => Err(format!("{EMBEDDED_TARGET} gave machine code")),
-    }
+    };
+    // The compiler's version is part of the name, its options of the key.
+    let name = format!("{}-nvrtc-{NVRTC_VERSION}.ptx", image.name);
+    let ptx = tools.results().get(&name, compile::source_hash(image, EMBEDDED_TARGET), compile)?;
+    Ok(format!("{}\n{}", source_line(image), String::from_utf8_lossy(&ptx)))
 }
 
 /// Compiles every image and writes those that differ. Gives the paths of these.
