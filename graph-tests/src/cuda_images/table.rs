@@ -60,7 +60,9 @@ fn table(assembled: &[Assembled]) -> Result<String, String> {
          | kernel | registers, sm_80 | stack | spills | registers, sm_90 | stack | spills |\n\
          |---|---|---|---|---|---|---|\n"
     );
-    for devices in assembled.chunks(ARCHITECTURES.len()) {
+    let wanted: Vec<&Assembled> =
+        assembled.iter().filter(|one| ARCHITECTURES.contains(&one.architecture)).collect();
+    for devices in wanted.chunks(ARCHITECTURES.len()) {
         let usages: Vec<&Vec<Usage>> = devices
             .iter()
             .map(|one| one.functions.as_ref().map_err(String::clone))
@@ -86,6 +88,22 @@ fn cell(usage: Option<&Usage>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ssmgraph_kernels::cuda::IMAGES;
+
+    #[test]
+    fn other_devices_do_not_show() {
+        let on = |architecture, registers| Assembled {
+            image: IMAGES[0],
+            architecture,
+            functions: Ok(vec![Usage {
+                function: "f".into(),
+                registers: Some(registers),
+                ..Usage::default()
+            }]),
+        };
+        let text = table(&[on(70, 1), on(80, 2), on(90, 3), on(120, 4)]).unwrap();
+        assert!(text.ends_with("|---|\n| `f` | 2 | 0 | 0 + 0 | 3 | 0 | 0 + 0 |\n\n"), "{text}");
+    }
 
     #[test]
     fn only_what_stands_between_the_markers_changes() {
