@@ -1,12 +1,11 @@
 //! Images assembled for the devices that they are meant for, and what each kernel takes there.
 
-use super::ptx_path;
 use super::tools::Tools;
+use super::{in_parallel, ptx_path};
+use ssmgraph::backend::cuda::hash::Hash;
 use ssmgraph_kernels::cuda::{IMAGES, Image};
+use std::fs;
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// The devices: one of each generation from Volta to Blackwell.
 pub const ARCHITECTURES: &[u32] = &[70, 75, 80, 86, 89, 90, 100, 120];
@@ -71,43 +70,36 @@ impl Assembled {
     }
 }
 
-/// Every image assembled for every one of the devices, on all cores; in the order of the images, then devices.
+/// Every image assembled for every one of the devices; in the order of the images, then devices.
 pub fn assemble(tools: &Tools, architectures: &[u32]) -> Vec<Assembled> {
     let jobs: Vec<(&'static Image, u32)> = IMAGES
         .iter()
         .flat_map(|&image| architectures.iter().map(move |&architecture| (image, architecture)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(&(image, architecture)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let functions = ptxas(tools, image, architecture);
-                    let assembled = Assembled { image, architecture, functions };
-                    done.lock().expect("no thread panics with the lock").push(assembled);
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no thread panics with the lock");
-    let place = |one: &Assembled| {
-        jobs.iter().position(|job| (job.0.name, job.1) == (one.image.name, one.architecture))
-    };
-    done.sort_by_key(place);
-    done
+    in_parallel(&jobs, |&(image, architecture)| {
+        let functions = ptxas(tools, image, architecture);
+        Assembled { image, architecture, functions }
+    })
 }
 
 fn ptxas(tools: &Tools, image: &Image, architecture: u32) -> Result<Vec<Usage>, String> {
-    let program = tools.ptxas(architecture);
-    let output = Command::new(program)
-        .args(["-v", "--warn-on-spills", "-o", "/dev/null"])
-        .arg(format!("-arch=sm_{architecture}"))
-        .arg(ptx_path(image))
-        .output()
-        .map_err(|e| format!("{}: {e}", program.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    if output.status.success() { usages(&said) } else { Err(said.trim().to_owned()) }
+    let (program, path) = (tools.ptxas(architecture), ptx_path(image));
+    let ptx = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let arguments = ["-v", "--warn-on-spills", "-o", "/dev/null", &format!("-arch=sm_{architecture}")];
+    let run = || {
+        let output = Command::new(program)
+            .args(arguments)
+            .arg(&path)
+            .output()
+            .map_err(|e| format!("{}: {e}", program.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+        if output.status.success() { Ok(said.into_owned().into_bytes()) } else { Err(said.trim().to_owned()) }
+    };
+    // The program's path names its release.
+    let key = Hash::new().field(&ptx).field(program.as_os_str().as_encoded_bytes());
+    let key = arguments.iter().fold(key, |key, argument| key.field(argument.as_bytes())).value();
+    let name = format!("{}-sm_{architecture}.ptxas", image.name);
+    usages(&String::from_utf8_lossy(&tools.results().get(&name, key, run)?))
 }
 
 /// The functions in what `ptxas -v` says. Each is announced by name, its memory on the line that follows; a

@@ -11,7 +11,10 @@ use ssmgraph::backend::cuda::compile::{self, Compiled, EMBEDDED_TARGET};
 use ssmgraph_kernels::cuda::{IMAGES, Image};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tools::Tools;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use tools::{NVRTC_VERSION, Tools};
 
 /// How to bring every embedded image up to date.
 pub const BUILD_COMMAND: &str = "cargo run -p graph-tests --bin cuda_images -- build";
@@ -47,14 +50,18 @@ pub fn is_current(image: &Image) -> Result<(), String> {
     ))
 }
 
-/// The PTX file of an image, compiled now.
+/// The PTX file of an image, compiled from its source as it is now.
 ///
 /// Errors: the source does not compile.
-pub fn compiled(_tools: &Tools, image: &Image) -> Result<String, String> {
-    match compile::compile(image, EMBEDDED_TARGET).map_err(|e| e.to_string())? {
-        Compiled::Ptx(ptx) => Ok(format!("{}\n{ptx}", source_line(image))),
+pub fn compiled(tools: &Tools, image: &Image) -> Result<String, String> {
+    let compile = || match compile::compile(image, EMBEDDED_TARGET).map_err(|e| e.to_string())? {
+        Compiled::Ptx(ptx) => Ok(ptx.into_bytes()),
         Compiled::Cubin(_) => Err(format!("{EMBEDDED_TARGET} gave machine code")),
-    }
+    };
+    // The compiler's version is part of the name, its options of the key.
+    let name = format!("{}-nvrtc-{NVRTC_VERSION}.ptx", image.name);
+    let ptx = tools.results().get(&name, compile::source_hash(image, EMBEDDED_TARGET), compile)?;
+    Ok(format!("{}\n{}", source_line(image), String::from_utf8_lossy(&ptx)))
 }
 
 /// Compiles every image and writes those that differ. Gives the paths of these.
@@ -62,9 +69,8 @@ pub fn compiled(_tools: &Tools, image: &Image) -> Result<String, String> {
 /// Errors: a source that does not compile, a file that cannot be written.
 pub fn build(tools: &Tools) -> Result<Vec<PathBuf>, String> {
     let mut written = Vec::new();
-    for image in IMAGES {
-        let ptx = compiled(tools, image)?;
-        let path = ptx_path(image);
+    for (image, ptx) in IMAGES.iter().zip(in_parallel(IMAGES, |image| compiled(tools, image))) {
+        let (path, ptx) = (ptx_path(image), ptx?);
         if fs::read(&path).ok().as_deref() != Some(ptx.as_bytes()) {
             fs::write(&path, ptx).map_err(|e| format!("{}: {e}", path.display()))?;
             written.push(path);
@@ -75,27 +81,62 @@ pub fn build(tools: &Tools) -> Result<Vec<PathBuf>, String> {
 
 /// What differs between the PTX that is kept and what its source compiles to; empty when all is well.
 pub fn differences(tools: &Tools) -> Vec<String> {
-    let check = |image: &&'static Image| {
-        let wanted = compiled(tools, image)?;
-        let line = |text: &str, number: usize| text.lines().nth(number).unwrap_or("its end").to_owned();
-        if image.ptx == wanted {
-            return Ok(());
-        }
-        let number = image.ptx.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
-        Err(format!(
-            "kernels/src/{}/cuda.ptx: line {} is `{}`, the source compiles to `{}`; run: {BUILD_COMMAND}",
-            image.name,
-            number + 1,
-            line(image.ptx, number),
-            line(&wanted, number)
-        ))
+    let difference = |image: &&'static Image| match compiled(tools, image) {
+        Ok(wanted) => difference(image, &wanted),
+        Err(what) => Some(what),
     };
-    IMAGES.iter().filter_map(|image| check(image).err()).collect()
+    in_parallel(IMAGES, difference).into_iter().flatten().collect()
+}
+
+fn difference(image: &Image, wanted: &str) -> Option<String> {
+    if image.ptx == wanted {
+        return None;
+    }
+    let index = image.ptx.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
+    let line = |text: &str| text.lines().nth(index).unwrap_or("its end").to_owned();
+    Some(format!(
+        "kernels/src/{}/cuda.ptx: line {} is `{}`, the source compiles to `{}`; run: {BUILD_COMMAND}",
+        image.name,
+        index + 1,
+        line(image.ptx),
+        line(wanted)
+    ))
+}
+
+/// What a function gives for each job, in their order, on all cores.
+fn in_parallel<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((index, job)) = next_job(jobs, &next) {
+            let result = run(job);
+            done.lock().expect("no thread panics with the lock").push((index, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done.into_inner().expect("no thread panics with the lock");
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn next_job<'a, J>(jobs: &'a [J], next: &AtomicUsize) -> Option<(usize, &'a J)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    jobs.get(index).map(|job| (index, job))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_the_jobs() {
+        let jobs: Vec<u32> = (0..100).collect();
+        assert_eq!(in_parallel(&jobs, |job| job * 2), (0..100).map(|job| job * 2).collect::<Vec<_>>());
+    }
 
     #[test]
     fn an_edited_source_is_noticed() {

@@ -23,18 +23,18 @@ fn page() -> PathBuf {
 ///
 /// Errors: an image that cannot be assembled, a page without its two markers, a file that cannot be written.
 pub fn write_table(tools: &Tools) -> Result<bool, String> {
-    let (old, new) = pages(tools)?;
+    let (old, new) = pages(&assemble(tools, &ARCHITECTURES))?;
     if old != new {
         fs::write(page(), &new).map_err(|e| format!("{}: {e}", page().display()))?;
     }
     Ok(old != new)
 }
 
-/// Whether the page's table says what the assembler says.
+/// Whether the page's table says what the assembler said, for the devices of the table and maybe others.
 ///
 /// Errors: it does not; what to run. Also as [`write_table`].
-pub fn is_current(tools: &Tools) -> Result<(), String> {
-    let (old, new) = pages(tools)?;
+pub fn is_current(assembled: &[Assembled]) -> Result<(), String> {
+    let (old, new) = pages(assembled)?;
     if old == new {
         return Ok(());
     }
@@ -42,10 +42,9 @@ pub fn is_current(tools: &Tools) -> Result<(), String> {
 }
 
 /// The page as it is and as it should be.
-fn pages(tools: &Tools) -> Result<(String, String), String> {
+fn pages(assembled: &[Assembled]) -> Result<(String, String), String> {
     let old = fs::read_to_string(page()).map_err(|e| format!("{}: {e}", page().display()))?;
-    let table = table(&assemble(tools, &ARCHITECTURES))?;
-    let new = with_table(&old, &table)?;
+    let new = with_table(&old, &table(assembled)?)?;
     Ok((old, new))
 }
 
@@ -61,7 +60,9 @@ fn table(assembled: &[Assembled]) -> Result<String, String> {
          | kernel | registers, sm_80 | stack | spills | registers, sm_90 | stack | spills |\n\
          |---|---|---|---|---|---|---|\n"
     );
-    for devices in assembled.chunks(ARCHITECTURES.len()) {
+    let wanted: Vec<&Assembled> =
+        assembled.iter().filter(|one| ARCHITECTURES.contains(&one.architecture)).collect();
+    for devices in wanted.chunks(ARCHITECTURES.len()) {
         let usages: Vec<&Vec<Usage>> = devices
             .iter()
             .map(|one| one.functions.as_ref().map_err(String::clone))
@@ -87,6 +88,22 @@ fn cell(usage: Option<&Usage>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ssmgraph_kernels::cuda::IMAGES;
+
+    #[test]
+    fn other_devices_do_not_show() {
+        let on = |architecture, registers| Assembled {
+            image: IMAGES[0],
+            architecture,
+            functions: Ok(vec![Usage {
+                function: "f".into(),
+                registers: Some(registers),
+                ..Usage::default()
+            }]),
+        };
+        let text = table(&[on(70, 1), on(80, 2), on(90, 3), on(120, 4)]).unwrap();
+        assert!(text.ends_with("|---|\n| `f` | 2 | 0 | 0 + 0 | 3 | 0 | 0 + 0 |\n\n"), "{text}");
+    }
 
     #[test]
     fn only_what_stands_between_the_markers_changes() {

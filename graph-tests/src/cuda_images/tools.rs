@@ -1,5 +1,6 @@
 //! NVIDIA's compiler and assemblers, from their packages on PyPI: they need neither a GPU nor a toolkit.
 
+use ssmgraph::backend::cuda::cache::Cache;
 use ssmgraph::backend::cuda::compile;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ const NVRTC: Package = Package {
     version: "12.0.140",
     file: "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
 };
-const NVRTC_VERSION: (u32, u32) = (12, 0);
+const NVRTC_MAJOR_MINOR: (u32, u32) = (12, 0);
 
 /// The assembler of the newest devices.
 const PTXAS: Package =
@@ -32,7 +33,10 @@ const PTXAS_OLD: Package =
 /// The first device that [`PTXAS`] knows.
 const PTXAS_ARCHITECTURE_MIN: u32 = 75;
 
-/// What `docs/performance.md` says about the tools.
+/// The compiler's release.
+pub const NVRTC_VERSION: &str = NVRTC.version;
+
+/// The newer assembler's release.
 pub const PTXAS_VERSION: &str = PTXAS.version;
 
 /// The tools, installed and loaded.
@@ -58,13 +62,13 @@ impl Tools {
         let tools = Tools { ptxas: installed(&folder, &PTXAS)?, ptxas_old: installed(&folder, &PTXAS_OLD)? };
         compile::use_library(&nvrtc).map_err(|e| e.to_string())?;
         match compile::version().map_err(|e| e.to_string())? {
-            NVRTC_VERSION => Ok(tools),
+            NVRTC_MAJOR_MINOR => Ok(tools),
             (major, minor) => Err(format!(
                 "NVRTC {major}.{minor} of this machine hides NVRTC {}.{}, which the images are compiled with: \
                  start again without its folder in LD_LIBRARY_PATH or ld.so.conf, or put first a folder where \
                  libnvrtc.so is a link to {}",
-                NVRTC_VERSION.0,
-                NVRTC_VERSION.1,
+                NVRTC_MAJOR_MINOR.0,
+                NVRTC_MAJOR_MINOR.1,
                 nvrtc.display()
             )),
         }
@@ -73,6 +77,12 @@ impl Tools {
     /// The assembler that knows a device, such as 90 for sm_90.
     pub fn ptxas(&self, architecture: u32) -> &Path {
         if architecture < PTXAS_ARCHITECTURE_MIN { &self.ptxas_old } else { &self.ptxas }
+    }
+
+    /// What the tools made of the same text before, so that only an edited kernel costs time. Lies beside them
+    /// and is thrown away with them.
+    pub fn results(&self) -> Cache {
+        Cache::at(&folder().join("results"))
     }
 }
 

@@ -17,8 +17,7 @@ const MAGIC: [u8; 8] = *b"ssmgcub\x01";
 /// Magic, key, length and checksum.
 const HEADER_BYTES: usize = 32;
 
-/// An image as machine code of one kind of device, such as `sm_90`, from the user's cache or from NVRTC, whose
-/// version (of [`compile::version`]) is part of the file's name.
+/// An image as machine code of one kind of device, such as `sm_90`, from the user's cache or from NVRTC.
 ///
 /// Errors: as [`compile::compile`].
 pub fn cached_cubin(
@@ -26,16 +25,7 @@ pub fn cached_cubin(
     architecture: &str,
     nvrtc_version: (u32, u32),
 ) -> Result<Vec<u8>, CompileError> {
-    let key = Hash::new()
-        .field(&compile::source_hash(image, architecture).to_le_bytes())
-        .field(&nvrtc_version.0.to_le_bytes())
-        .field(&nvrtc_version.1.to_le_bytes())
-        .value();
-    let name = format!("{}-{architecture}-{key:016x}.cubin", image.name);
-    Cache::of_user().get(&name, key, || match compile::compile(image, architecture)? {
-        Compiled::Cubin(bytes) => Ok(bytes),
-        Compiled::Ptx(_) => Err(CompileError::Target { target: architecture.to_owned() }),
-    })
+    Cache::of_user().cubin(image, architecture, nvrtc_version)
 }
 
 /// A folder of compiled images, or none.
@@ -54,6 +44,28 @@ impl Cache {
     /// A given folder, which is made when needed.
     pub fn at(folder: &Path) -> Cache {
         Cache { folder: Some(folder.to_owned()) }
+    }
+
+    /// An image as machine code of one kind of device, such as `sm_90`. The version of NVRTC (of
+    /// [`compile::version`]) is part of the file's name, so that a new one compiles anew.
+    ///
+    /// Errors: as [`compile::compile`]; a target that gives no machine code.
+    pub fn cubin(
+        &self,
+        image: &Image,
+        architecture: &str,
+        nvrtc_version: (u32, u32),
+    ) -> Result<Vec<u8>, CompileError> {
+        let key = Hash::new()
+            .field(&compile::source_hash(image, architecture).to_le_bytes())
+            .field(&nvrtc_version.0.to_le_bytes())
+            .field(&nvrtc_version.1.to_le_bytes())
+            .value();
+        let name = format!("{}-{architecture}-{key:016x}.cubin", image.name);
+        self.get(&name, key, || match compile::compile(image, architecture)? {
+            Compiled::Cubin(bytes) => Ok(bytes),
+            Compiled::Ptx(_) => Err(CompileError::Target { target: architecture.to_owned() }),
+        })
     }
 
     /// The bytes kept under a file name and key, or those that `compile` makes, which are then kept.

@@ -47,8 +47,8 @@ pub enum CompileError {
         /// Its version.
         found: (u32, u32),
     },
-    /// The target is of neither kind.
-    #[error("`{target}` is no target of NVRTC, expected compute_… or sm_…")]
+    /// The target is of neither kind, or newer than this NVRTC; the driver assembles the embedded PTX then.
+    #[error("NVRTC has no target `{target}`, expected a compute_… or sm_… of its release")]
     Target {
         /// What was asked for.
         target: String,
@@ -118,6 +118,8 @@ pub fn compile(image: &Image, target: &str) -> Result<Compiled, CompileError> {
             target: target.to_owned(),
             log: program.log(),
         },
+        // All other options are fixed and known to every release.
+        sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION => CompileError::Target { target: target.to_owned() },
         other => call_error("nvrtcCompileProgram", other),
     })?;
     if is_virtual { program.ptx().map(Compiled::Ptx) } else { program.cubin().map(Compiled::Cubin) }
@@ -311,7 +313,10 @@ mod tests {
     #[test]
     fn a_target_of_no_kind_is_refused() {
         let error = compile(&image(""), "gfx90a").unwrap_err();
-        assert_eq!(error.to_string(), "`gfx90a` is no target of NVRTC, expected compute_… or sm_…");
+        assert_eq!(
+            error.to_string(),
+            "NVRTC has no target `gfx90a`, expected a compute_… or sm_… of its release"
+        );
     }
 
     #[test]

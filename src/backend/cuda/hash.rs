@@ -3,18 +3,27 @@
 /// 64-bit FNV-1a over fields. Each field is preceded by its length, so that text cannot move from one field to
 /// the next unnoticed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hash(u64);
+pub struct Hash(u64);
+
+impl Default for Hash {
+    fn default() -> Hash {
+        Hash::new()
+    }
+}
 
 impl Hash {
-    pub(super) fn new() -> Hash {
+    /// The hash of no field.
+    pub fn new() -> Hash {
         Hash(0xcbf2_9ce4_8422_2325)
     }
 
-    pub(super) fn field(self, bytes: &[u8]) -> Hash {
+    /// The hash with one more field.
+    pub fn field(self, bytes: &[u8]) -> Hash {
         self.bytes(&(bytes.len() as u64).to_le_bytes()).bytes(bytes)
     }
 
-    pub(super) fn value(self) -> u64 {
+    /// The number.
+    pub fn value(self) -> u64 {
         self.0
     }
 

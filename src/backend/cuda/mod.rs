@@ -8,7 +8,7 @@ mod blas;
 pub mod cache;
 pub mod compile;
 mod driver;
-mod hash;
+pub mod hash;
 mod memory;
 mod modules;
 mod program;
