@@ -174,7 +174,8 @@ pub fn load(name: &str, gguf: &Arc<Gguf>, devices: &Devices, options: EngineOpti
     })
 }
 
-/// One line on standard error when something did not run on the device that was asked for.
+/// One line on standard error when something did not run on the device that was asked for, and one when a device
+/// has something to say.
 pub fn warn_of_fallbacks(engine: &Engine) {
     let reports = engine.reports();
     let Some((_, report)) = reports.iter().max_by_key(|(_, report)| report.fallbacks().count()) else {
@@ -188,5 +189,9 @@ pub fn warn_of_fallbacks(engine: &Engine) {
             report.nodes.len(),
             first.text
         );
+    }
+    let notes = reports.iter().flat_map(|(_, report)| &report.notes);
+    if let Some(note) = notes.last() {
+        eprintln!("note: {note}");
     }
 }

@@ -32,7 +32,7 @@ pub struct CudaProgram {
 
 /// What is queued for a step.
 enum Work {
-    Kernel(Bound),
+    Kernel(Box<Bound>),
     Product(Product),
 }
 
@@ -160,7 +160,7 @@ impl CudaProgram {
                 Some(product) => work.push(Work::Product(product)),
                 None => {
                     for launch in step.launches(scratch.address(), fault) {
-                        work.push(Work::Kernel(Bound::new(device, launch).map_err(cuda)?));
+                        work.push(Work::Kernel(Box::new(Bound::new(device, launch).map_err(cuda)?)));
                     }
                 }
             }
@@ -192,9 +192,9 @@ impl CudaProgram {
             // kernel's parameter was compared with what the kernel takes.
             let queued = unsafe {
                 match (work, &self.blas) {
-                    (Work::Kernel(Bound { function, launch, parameter }), _) => {
-                        let Launch { grid, block, shared_bytes, .. } = *launch;
-                        self.stream.launch(*function, grid, block, shared_bytes, parameter)
+                    (Work::Kernel(bound), _) => {
+                        let Launch { grid, block, shared_bytes, .. } = bound.launch;
+                        self.stream.launch(bound.function, grid, block, shared_bytes, &bound.parameter)
                     }
                     (Work::Product(product), Some(blas)) => blas.multiply(product),
                     (Work::Product(_), None) => unreachable!("products are made only with a handle"),
@@ -308,6 +308,11 @@ fn place<'a>(device: &Arc<Device>, step: &'a Step) -> Result<Placed<'a>, Backend
         cuda_kernel(&step.op).ok_or_else(|| refused("there is no CUDA kernel for this op".into()))?;
     let layouts: Vec<Layout> = inputs.iter().map(|extent| extent.layout).collect();
     kernel.supports(&layouts).map_err(|reason| refused(reason.to_string()))?;
+    // Some kernels write results packed as the op's shape rule lays them out.
+    let expected = step.op.infer(&layouts).map_err(BackendError::Op)?;
+    if results.iter().zip(&expected).any(|(result, expected)| result.layout != *expected) {
+        return Err(refused("a result has other strides than the op gives it".into()));
+    }
     let tensors = |extents: Vec<Extent>| {
         let tensor = |extent: Extent| DeviceTensor {
             address: extent.buffer + extent.offset_bytes as u64,
