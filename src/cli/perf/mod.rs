@@ -1,5 +1,6 @@
 //! `perf`: each op on realistic shapes, cold and hot, beside what memory can do.
 
+mod device_memory;
 mod shapes;
 
 use super::model::{self, ThreadArgs};
@@ -7,6 +8,7 @@ use super::progress::Progress;
 use super::test::kinds;
 use super::text::{Spread, Style, table};
 use super::{Failure, Out, Outcome, bandwidth};
+use device_memory::DeviceMemory;
 use shapes::Workload;
 use ssmgraph::backend::{Backend, Devices};
 use ssmgraph::ops::{HostTensor, OpKind};
@@ -52,6 +54,55 @@ struct Row {
     hot_seconds: Spread,
     cold_seconds: Spread,
     declined: Option<String>,
+    /// What the memory it ran on can do, in bytes per second.
+    memory: f64,
+}
+
+/// The memory that a backend works in.
+enum Memory {
+    /// The host's, by its reads, and a buffer larger than its caches.
+    Host { read: f64, flush: Vec<u8> },
+    /// A device's own, by its copies.
+    Device(DeviceMemory),
+}
+
+impl Memory {
+    fn of(backend: &Arc<dyn Backend>, threads: usize) -> Outcome<Memory> {
+        match backend.name().starts_with("cuda") {
+            true => DeviceMemory::measure(backend).map(Memory::Device),
+            false => Ok(Memory::Host { read: bandwidth::measure(threads).read, flush: vec![1; FLUSH_BYTES] }),
+        }
+    }
+
+    /// Bytes per second.
+    fn speed(&self) -> f64 {
+        match self {
+            Memory::Host { read, .. } => *read,
+            Memory::Device(memory) => memory.copy,
+        }
+    }
+
+    /// Puts everything else out of the caches.
+    fn flush(&mut self) -> Outcome {
+        match self {
+            // Writing every line of a large buffer does.
+            Memory::Host { flush, .. } => {
+                flush.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+                std::hint::black_box(&flush);
+            }
+            Memory::Device(memory) => {
+                memory.run()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, backend: &str) -> String {
+        match self {
+            Memory::Host { read, .. } => format!("{backend}: memory reads {:.1} GB/s", read / 1e9),
+            Memory::Device(memory) => format!("{backend}: memory copies {:.1} GB/s", memory.copy / 1e9),
+        }
+    }
 }
 
 /// Measures and prints.
@@ -62,22 +113,22 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let backends = model::backends(&args.backend, args.threads)?;
     let chosen = kinds(&args.op)?;
     let chosen = if chosen.is_empty() { OpKind::ALL.to_vec() } else { chosen };
-    let read = bandwidth::measure(args.threads.cpu().threads()).read;
-    let mut flush = vec![1u8; FLUSH_BYTES];
-    let mut rows = Vec::new();
+    let (mut rows, mut memories) = (Vec::new(), Vec::new());
     for backend in &backends {
+        let mut memory = Memory::of(backend, args.threads.cpu().threads())?;
+        memories.push(memory.describe(backend.name()));
         for workload in chosen.iter().flat_map(|kind| shapes::of(*kind)) {
             let _progress = Progress::start(format!("{} on {}", workload.op.name(), backend.name()));
-            rows.push(measure(backend, &workload, &mut flush)?);
+            rows.push(measure(backend, &workload, &mut memory)?);
         }
     }
     match args.json {
-        true => print_json(&rows, read, out),
-        false => print_table(&rows, read, out),
+        true => print_json(&rows, out),
+        false => print_table(&rows, &memories, out),
     }
 }
 
-fn measure(backend: &Arc<dyn Backend>, workload: &Workload, flush: &mut [u8]) -> Outcome<Row> {
+fn measure(backend: &Arc<dyn Backend>, workload: &Workload, memory: &mut Memory) -> Outcome<Row> {
     let mut graph = Graph::new();
     let mut operands = Vec::new();
     for (index, input) in workload.inputs.iter().enumerate() {
@@ -108,9 +159,7 @@ fn measure(backend: &Arc<dyn Backend>, workload: &Workload, flush: &mut [u8]) ->
     }
     let mut cold = Vec::new();
     for _ in 0..COLD_RUNS {
-        // Writing every line of a large buffer puts everything else out of the caches.
-        flush.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-        std::hint::black_box(&flush);
+        memory.flush()?;
         cold.push(once()?);
     }
     let operand_bytes: usize = workload.inputs.iter().map(HostTensor::layout).map(|l| l.span_bytes()).sum();
@@ -122,24 +171,25 @@ fn measure(backend: &Arc<dyn Backend>, workload: &Workload, flush: &mut [u8]) ->
         hot_seconds: Spread::of(hot),
         cold_seconds: Spread::of(cold),
         declined,
+        memory: memory.speed(),
     })
 }
 
-fn print_table(rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
+fn print_table(rows: &[Row], memories: &[String], out: &mut Out<'_>) -> Outcome {
     let cells = |row: &Row| {
         let mut cells = vec![row.op.to_owned(), row.shape.clone(), row.backend.clone()];
         for spread in [row.hot_seconds, row.cold_seconds] {
             let speed = row.bytes as f64 / spread.median.max(f64::MIN_POSITIVE);
             cells.push(format!("{:.1}", spread.median * 1e6));
             cells.push(format!("{:.2}", speed / 1e9));
-            cells.push(format!("{:.0} %", 100.0 * speed / read));
+            cells.push(format!("{:.0} %", 100.0 * speed / row.memory));
         }
         cells
     };
     let head = ["op", "shape", "backend", "hot µs", "GB/s", "of memory", "cold µs", "GB/s", "of memory"];
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
     writeln!(out, "{}", table(Style::Plain, &head, &cells, 3))?;
-    writeln!(out, "memory reads {:.1} GB/s; bytes are those of operands and results, each once", read / 1e9)?;
+    writeln!(out, "{}; bytes are those of operands and results, each once", memories.join("; "))?;
     for row in rows {
         if let Some(reason) = &row.declined {
             writeln!(out, "{} {} ran on the fallback: {reason}", row.op, row.shape)?;
@@ -148,7 +198,7 @@ fn print_table(rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-fn print_json(rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
+fn print_json(rows: &[Row], out: &mut Out<'_>) -> Outcome {
     let results: Vec<serde_json::Value> = rows
         .iter()
         .map(|row| {
@@ -160,10 +210,11 @@ fn print_json(rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
                 "hot_seconds": row.hot_seconds,
                 "cold_seconds": row.cold_seconds,
                 "declined": row.declined,
+                "memory_bytes_per_second": row.memory,
             })
         })
         .collect();
-    let report = serde_json::json!({ "memory_read_bytes_per_second": read, "results": results });
+    let report = serde_json::json!({ "results": results });
     writeln!(out, "{report}")?;
     Ok(())
 }
