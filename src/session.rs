@@ -1,10 +1,10 @@
 //! A session runs one graph again and again.
 
 use crate::backend::{BackendError, Buffer, Devices, Observer, Program, Slice, Step};
-use crate::graph::{Action, Graph, Tensor};
+use crate::graph::{Action, Flags, Graph, SlotInput, Tensor};
 use crate::plan::{Home, Plan, PlanError, PlanStep, Segment, Spot, ValueId};
 use crate::report::{NodeReport, Report};
-use crate::store::{Store, StoreError};
+use crate::store::{PoolKind, Store, StoreError};
 use half::{bf16, f16};
 use ssmgraph_ops::{DType, HostTensor, Layout};
 use std::collections::{BTreeMap, HashMap};
@@ -132,7 +132,7 @@ impl Session {
     pub fn with_store(graph: &Graph, store: &Arc<Store>) -> Result<Session, SessionError> {
         let plan = Plan::new(graph, store.devices())?;
         if let Some(spec) = plan.graph.slots_spec() {
-            store.declare_slots(spec)?;
+            store.declare_slots(spec, plan.graph.capacity())?;
         }
         let places = place_values(&plan, store)?;
         let segments = compile(&plan, store.devices(), &places)?;
@@ -245,12 +245,16 @@ impl Session {
                 return Err(SessionError::SlotCount { expected: spec.sequences, got: self.slots.len() });
             }
             let read = contents.rows_to_read(&self.slots, spec.tokens)?;
-            for (node, back) in self.slot_row_nodes() {
-                let rows = match back {
-                    None => read.clone(),
-                    Some(back) => contents.rows_to_write(&self.slots, spec.tokens, back)?,
+            for (node, input) in self.slot_inputs() {
+                let values = match input {
+                    SlotInput::Read => read.clone(),
+                    SlotInput::Write { back } => contents.rows_to_write(&self.slots, spec.tokens, back)?,
+                    SlotInput::Slot => contents.slot_numbers(&self.slots)?,
+                    SlotInput::Past => contents.positions(&self.slots, 1)?,
+                    SlotInput::Position => contents.positions(&self.slots, spec.tokens)?,
+                    SlotInput::CacheRow => contents.cache_rows(&self.slots, spec.tokens)?,
                 };
-                self.write_input(node, bytemuck::cast_slice(&rows))?;
+                self.write_input(node, bytemuck::cast_slice(&values))?;
             }
         }
         for value in &self.plan.values {
@@ -330,13 +334,13 @@ impl Session {
         report
     }
 
-    /// Leaves that hold slot rows, and which.
-    fn slot_row_nodes(&self) -> Vec<(usize, Option<usize>)> {
-        let rows = self.plan.graph.nodes().filter_map(|(index, node)| match node.action {
-            Action::SlotRows { back } => Some((index, back)),
+    /// Leaves that hold what the store knows of the slots, and what that is.
+    fn slot_inputs(&self) -> Vec<(usize, SlotInput)> {
+        let inputs = self.plan.graph.nodes().filter_map(|(index, node)| match node.action {
+            Action::Slots(input) => Some((index, input)),
             _ => None,
         });
-        rows.collect()
+        inputs.collect()
     }
 
     /// Writes an input on every device that has it.
@@ -416,7 +420,11 @@ fn place_values(plan: &Plan, store: &Store) -> Result<Vec<Placed>, SessionError>
             }
             Home::State { node } => {
                 let (name, layout) = leaf(node);
-                (store.pool(value.device, name, layout)?, 0)
+                let kind = match plan.graph.node(node).flags.contains(Flags::CACHE) {
+                    true => PoolKind::Cache,
+                    false => PoolKind::Ring,
+                };
+                (store.pool(value.device, name, layout, kind)?, 0)
             }
             Home::Arena { offset_bytes } => {
                 let arena = match arenas.get(&value.device) {

@@ -101,9 +101,19 @@ struct Slot {
     lost: bool,
 }
 
+/// What a pool holds of each slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolKind {
+    /// A ring of states: axis 3 counts rows.
+    Ring,
+    /// A row for each token: axis 2 counts tokens, axis 3 slots.
+    Cache,
+}
+
 /// A state's buffers; one of them is current.
 struct Pool {
     layout: Layout,
+    kind: PoolKind,
     current: usize,
     buffers: HashMap<usize, Arc<dyn Buffer>>,
 }
@@ -114,6 +124,8 @@ pub(crate) struct Contents {
     pools: HashMap<String, Pool>,
     slots: Vec<Slot>,
     depth: usize,
+    /// Tokens that each slot has room for in caches, once a graph has some.
+    capacity: Option<usize>,
 }
 
 /// Weights and states on a list of devices.
@@ -126,8 +138,13 @@ pub struct Store {
 impl Store {
     /// A store without states; weights are looked up in `sources` in order, when a session needs them.
     pub fn new(devices: &Devices, sources: Vec<Arc<dyn Weights>>) -> Arc<Store> {
-        let contents =
-            Contents { weights: HashMap::new(), pools: HashMap::new(), slots: Vec::new(), depth: 0 };
+        let contents = Contents {
+            weights: HashMap::new(),
+            pools: HashMap::new(),
+            slots: Vec::new(),
+            depth: 0,
+            capacity: None,
+        };
         Arc::new(Store { devices: devices.clone(), sources, contents: Mutex::new(contents) })
     }
 
@@ -181,10 +198,10 @@ impl Store {
         let mut rows = Vec::new();
         if let Some(row) = contents.row(slot, position) {
             for (name, pool) in &contents.pools {
-                let (layout, bytes) = pool.row_layout();
-                let mut copy = vec![0; bytes];
-                pool.buffers[&pool.current].read(row * bytes, &mut copy)?;
-                let tensor = HostTensor::from_bytes(layout, copy).expect("as long as the row's layout");
+                let (layout, offset) = pool.part_of(slot, row, position);
+                let mut copy = vec![0; layout.span_bytes()];
+                pool.buffers[&pool.current].read(offset, &mut copy)?;
+                let tensor = HostTensor::from_bytes(layout, copy).expect("as long as the part's layout");
                 rows.push((name.clone(), tensor));
             }
         }
@@ -205,7 +222,8 @@ impl Store {
             contents.slot(slot)?.lost = true;
             for (name, tensor) in &saved.rows {
                 let pool = &contents.pools[name];
-                pool.buffers[&pool.current].write(row * pool.row_layout().1, tensor.bytes())?;
+                let (_, offset) = pool.part_of(slot, row, saved.position);
+                pool.buffers[&pool.current].write(offset, tensor.bytes())?;
             }
         }
         *contents.slot(slot)? =
@@ -256,6 +274,7 @@ impl Store {
         device: usize,
         name: &str,
         layout: &Layout,
+        kind: PoolKind,
     ) -> Result<Arc<dyn Buffer>, StoreError> {
         let mut contents = self.lock();
         let pool = contents.pools.get(name);
@@ -271,15 +290,23 @@ impl Store {
         }
         // Memory first: a pool whose memory was refused must not exist.
         let buffer = self.devices.backends()[device].allocate(layout.span_bytes())?;
-        let new = || Pool { layout: *layout, current: device, buffers: HashMap::new() };
+        let new = || Pool { layout: *layout, kind, current: device, buffers: HashMap::new() };
         let pool = contents.pools.entry(name.to_owned()).or_insert_with(new);
         pool.buffers.insert(device, buffer.clone());
         Ok(buffer)
     }
 
-    /// Makes room for a graph's slots.
-    pub(crate) fn declare_slots(&self, spec: &SlotsSpec) -> Result<(), StoreError> {
+    /// Makes room for a graph's slots, which have caches for `capacity` tokens each, if any.
+    pub(crate) fn declare_slots(&self, spec: &SlotsSpec, capacity: Option<usize>) -> Result<(), StoreError> {
         let mut contents = self.lock();
+        if let (Some(known), Some(wanted)) = (contents.capacity, capacity)
+            && known != wanted
+        {
+            return Err(StoreError::Slots(format!(
+                "caches for {wanted} tokens here, but for {known} in another graph of this store"
+            )));
+        }
+        contents.capacity = contents.capacity.or(capacity);
         if contents.slots.is_empty() {
             contents
                 .slots
@@ -302,12 +329,15 @@ impl Store {
 }
 
 impl Pool {
-    /// Layout and bytes of one row.
-    fn row_layout(&self) -> (Layout, usize) {
+    /// What a slot has at a position, whose ring row is `row`: its layout, and where it starts in the pool.
+    fn part_of(&self, slot: usize, row: usize, position: usize) -> (Layout, usize) {
         let [a, b, c, _] = self.layout.ne;
-        let layout =
-            Layout::contiguous(self.layout.dtype, &[a, b, c]).expect("no larger than the whole pool");
-        (layout, layout.span_bytes())
+        let (tokens, index) = match self.kind {
+            PoolKind::Ring => (c, row),
+            PoolKind::Cache => (position.min(c), slot),
+        };
+        let layout = Layout::contiguous(self.layout.dtype, &[a, b, tokens]);
+        (layout.expect("no larger than the whole pool"), index * self.layout.nb[3])
     }
 }
 
@@ -343,7 +373,7 @@ impl Contents {
             let pool = self.pools.get(name);
             let pool =
                 pool.ok_or_else(|| StoreError::Slots(format!("no graph here has a state `{name}`")))?;
-            let expected = pool.row_layout().0;
+            let expected = pool.part_of(0, 0, saved.position).0;
             if *tensor.layout() != expected {
                 return Err(StoreError::StateLayout {
                     name: name.clone(),
@@ -365,6 +395,14 @@ impl Contents {
                 let what = format!("slot {slot} has seen {position} tokens and cannot count {tokens} more");
                 return Err(StoreError::Slots(what));
             }
+            if let Some(capacity) = self.capacity
+                && position + tokens > capacity
+            {
+                return Err(StoreError::Slots(format!(
+                    "slot {slot} has seen {position} tokens and its caches have room for {capacity}: {tokens} more do \
+                     not fit"
+                )));
+            }
             if slots[..index].contains(&slot) {
                 return Err(StoreError::Slots(format!("slot {slot} is named twice in one run")));
             }
@@ -384,6 +422,32 @@ impl Contents {
     ) -> Result<Vec<i32>, StoreError> {
         let row = |&slot: &usize| row_id(self.row(slot, self.slots[slot].position + tokens - back));
         slots.iter().map(row).collect()
+    }
+
+    /// The slots as ids.
+    ///
+    /// Errors: more slots than an I32 id can name.
+    pub(crate) fn slot_numbers(&self, slots: &[usize]) -> Result<Vec<i32>, StoreError> {
+        slots.iter().map(|&slot| row_id(Some(slot))).collect()
+    }
+
+    /// The positions of the next `tokens` tokens of each slot, slot after slot.
+    ///
+    /// Errors: a position past an I32.
+    pub(crate) fn positions(&self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
+        let each =
+            |&slot: &usize| (0..tokens).map(move |token| row_id(Some(self.slots[slot].position + token)));
+        slots.iter().flat_map(each).collect()
+    }
+
+    /// The cache rows of the next `tokens` tokens of each slot, slot after slot.
+    ///
+    /// Errors: more rows than an I32 id can name.
+    pub(crate) fn cache_rows(&self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
+        let capacity = self.capacity.unwrap_or(0);
+        let row = move |slot: usize, token: usize| slot * capacity + self.slots[slot].position + token;
+        let each = |&slot: &usize| (0..tokens).map(move |token| row_id(Some(row(slot, token))));
+        slots.iter().flat_map(each).collect()
     }
 
     /// Notes that a run is about to write the slots.

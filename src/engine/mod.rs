@@ -20,12 +20,13 @@ pub use trace::NodeTracer;
 use crate::backend::Devices;
 use crate::formats::Gguf;
 use crate::graph::{Graph, SlotsSpec};
-use crate::models::{Info, Model, load_model};
+use crate::models::{CacheSpec, Info, Model, load_model};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::store::{SavedSlot, Store};
 use batch::{Piece, pieces};
 use sessions::{Recipe, Sessions};
+use ssmgraph_ops::DType;
 use std::sync::Arc;
 use trace::Labelled;
 
@@ -41,11 +42,26 @@ pub struct EngineOptions {
     pub prompt_piece_max: usize,
     /// Most planned graphs that are kept; the one used longest ago goes first.
     pub sessions_max: usize,
+    /// Tokens that each slot has room for in the caches of attention; by default what the model was made for, and
+    /// at most [`CONTEXT_DEFAULT_MAX`]. Models without attention need none and have no limit.
+    pub context: Option<usize>,
+    /// Element type of those caches: F32 or F16.
+    pub cache_dtype: DType,
 }
+
+/// The largest context that an engine makes room for without being told so.
+pub const CONTEXT_DEFAULT_MAX: usize = 4096;
 
 impl Default for EngineOptions {
     fn default() -> EngineOptions {
-        EngineOptions { slots: 1, rollback: 0, prompt_piece_max: 512, sessions_max: 16 }
+        EngineOptions {
+            slots: 1,
+            rollback: 0,
+            prompt_piece_max: 512,
+            sessions_max: 16,
+            context: None,
+            cache_dtype: DType::F32,
+        }
     }
 }
 
@@ -91,6 +107,7 @@ impl Engine {
             ("slots", options.slots),
             ("prompt_piece_max", options.prompt_piece_max),
             ("sessions_max", options.sessions_max),
+            ("context", options.context.unwrap_or(1)),
         ] {
             if value == 0 {
                 return Err(EngineError::Option { option });
@@ -99,9 +116,12 @@ impl Engine {
         if options.rollback == usize::MAX {
             return Err(EngineError::Option { option: "rollback + 1" });
         }
+        let length = model.info().context_length.unwrap_or(CONTEXT_DEFAULT_MAX).min(CONTEXT_DEFAULT_MAX);
+        let cache = CacheSpec { capacity: options.context.unwrap_or(length), dtype: options.cache_dtype };
+        let cache = (model.info().cache_elements > 0).then_some(cache);
         let store = Store::new(devices, vec![gguf]);
         let mut engine = Engine {
-            recipe: Recipe { model, slots: options.slots, rollback: options.rollback },
+            recipe: Recipe { model, slots: options.slots, rollback: options.rollback, cache },
             sessions: Sessions::new(options.sessions_max),
             store,
             prompt_piece_max: options.prompt_piece_max,

@@ -2,7 +2,7 @@
 
 use super::EngineError;
 use crate::graph::{Graph, SlotsSpec, Tensor};
-use crate::models::{Batch, Model};
+use crate::models::{Batch, CacheSpec, Model};
 use crate::session::Session;
 use crate::store::Store;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(super) struct Recipe {
     pub model: Box<dyn Model>,
     pub slots: usize,
     pub rollback: usize,
+    /// Room for attention, where the model has some.
+    pub cache: Option<CacheSpec>,
 }
 
 /// A graph with the handles that a run needs.
@@ -40,7 +42,7 @@ impl Recipe {
     pub fn build(&self, shape: Shape) -> Result<Built, EngineError> {
         let mut graph = Graph::new();
         let spec = self.spec(shape.tokens, shape.sequences);
-        let batch = Batch::declare(&mut graph, spec, shape.outputs)?;
+        let batch = Batch::declare(&mut graph, spec, shape.outputs, self.cache)?;
         let logits = self.model.forward(&mut graph, &batch)?;
         // Without wanted rows the head is nobody's result, and the plan leaves it out.
         if shape.outputs > 0 {

@@ -16,7 +16,7 @@ pub trait NodeTracer: Send + Sync {
 pub(super) fn labels(plan: &Plan) -> Vec<(&'static str, String)> {
     let label = |(index, node): (usize, &crate::graph::Node)| match &node.action {
         Action::Op(op) => (op.name(), plan.graph.line(index, node)),
-        Action::Leaf | Action::SlotRows { .. } => ("leaf", String::new()),
+        Action::Leaf | Action::Slots(_) => ("leaf", String::new()),
     };
     plan.graph.nodes().map(label).collect()
 }

@@ -4,13 +4,15 @@
 //! returns an error that names what is wrong; nothing is computed before a [`crate::Session`] runs.
 
 mod build;
+mod cache;
 mod error;
 mod state;
 mod text;
 
 pub use build::{ConvStep, Scan};
+pub use cache::{Cache, Caches};
 pub use error::GraphError;
-pub use state::{Slots, SlotsSpec, State};
+pub use state::{SlotInput, Slots, SlotsSpec, State};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -33,6 +35,8 @@ bitflags::bitflags! {
         const OUTPUT = 1 << 3;
         /// Readable after a run although it is no result of the graph.
         const KEEP = 1 << 4;
+        /// A state with a row for every token of a slot, not one for the slot.
+        const CACHE = 1 << 5;
     }
 }
 
@@ -61,11 +65,8 @@ impl Tensor {
 pub enum Action {
     /// Holds a value from outside; the node's flags say which kind.
     Leaf,
-    /// Holds rows of the slot pools: which row each sequence reads, or writes `back` tokens before its last.
-    SlotRows {
-        /// `None` for the rows that are read.
-        back: Option<usize>,
-    },
+    /// Holds what a session knows of the slots that take part in a run.
+    Slots(SlotInput),
     /// Computes an op.
     Op(Op),
 }
@@ -92,6 +93,8 @@ pub struct Graph {
     dag: DiGraph<Node, ()>,
     names: HashMap<String, u32>,
     slots: Option<SlotsSpec>,
+    /// Tokens that caches have room for in each slot.
+    capacity: Option<usize>,
     /// For each state: its pool, and the tensor whose value the pool has after a run.
     states: Vec<(Tensor, Tensor)>,
 }
@@ -112,6 +115,7 @@ impl Graph {
             dag: DiGraph::new(),
             names: HashMap::new(),
             slots: None,
+            capacity: None,
             states: Vec::new(),
         }
     }
@@ -345,6 +349,7 @@ impl Graph {
     ) -> (Graph, Vec<Option<u32>>) {
         let mut new = Graph::new();
         new.slots = self.slots.clone();
+        new.capacity = self.capacity;
         let mut map: Vec<Option<u32>> = Vec::with_capacity(self.len());
         for (index, node) in self.nodes() {
             let mut node = node.clone();

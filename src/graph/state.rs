@@ -38,6 +38,26 @@ impl SlotsSpec {
     }
 }
 
+/// What a leaf says of the slots that take part in a run; a session fills it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotInput {
+    /// For each sequence the pool row that it starts from; −1 for a row of zeros.
+    Read,
+    /// For each sequence the pool row for its state some tokens before the last.
+    Write {
+        /// How many tokens before.
+        back: usize,
+    },
+    /// For each sequence its slot.
+    Slot,
+    /// For each sequence how many tokens it has seen.
+    Past,
+    /// For each token its position in its sequence.
+    Position,
+    /// For each token its row in the caches.
+    CacheRow,
+}
+
 /// The slot rows of a graph, as tensors.
 #[derive(Clone, Debug)]
 pub struct Slots {
@@ -87,20 +107,27 @@ impl Graph {
                 spec.stored()
             )));
         }
-        let read = self.slot_rows("slots.read", None, spec.sequences)?;
+        let read = self.slot_input("slots.read", SlotInput::Read, spec.sequences)?;
         let write = (0..spec.stored())
-            .map(|back| self.slot_rows(&format!("slots.write.{back}"), Some(back), spec.sequences))
+            .map(|back| {
+                self.slot_input(&format!("slots.write.{back}"), SlotInput::Write { back }, spec.sequences)
+            })
             .collect::<Result<_, _>>()?;
         self.slots = Some(spec.clone());
         Ok(Slots { spec, read, write })
     }
 
-    fn slot_rows(&mut self, name: &str, back: Option<usize>, sequences: usize) -> Result<Tensor, GraphError> {
+    pub(super) fn slot_input(
+        &mut self,
+        name: &str,
+        input: SlotInput,
+        count: usize,
+    ) -> Result<Tensor, GraphError> {
         let layout =
-            Layout::contiguous(DType::I32, &[sequences]).map_err(|error| GraphError::leaf(name, error))?;
+            Layout::contiguous(DType::I32, &[count]).map_err(|error| GraphError::leaf(name, error))?;
         self.take_name(name, self.len() as u32)?;
         let node = self.append(Node {
-            action: Action::SlotRows { back },
+            action: Action::Slots(input),
             operands: SmallVec::new(),
             results: SmallVec::from_slice(&[layout]),
             flags: Flags::INPUT,
@@ -158,11 +185,7 @@ impl Graph {
         let ids = *slots.write.get(back).ok_or_else(|| {
             GraphError::State(format!("back = {back}, but this graph stores {} states", slots.write.len()))
         })?;
-        let index = self
-            .states
-            .iter()
-            .position(|(pool, _)| *pool == state.pool)
-            .ok_or_else(|| GraphError::Foreign { op: "write_state", operand: "state".into() })?;
+        let index = self.state_index(state.pool, "write_state")?;
         let last = self.states[index].1;
         let [a, b, c, count] = self.layout(last)?.ne;
         let table = self.reshape(last, &[a * b * c, count])?;
@@ -170,5 +193,11 @@ impl Graph {
         let updated = self.set_rows(table, rows, ids)?;
         self.states[index].1 = self.reshape(updated, &[a, b, c, count])?;
         Ok(())
+    }
+
+    /// Which state has this pool.
+    pub(super) fn state_index(&self, pool: Tensor, op: &'static str) -> Result<usize, GraphError> {
+        let index = self.states.iter().position(|(known, _)| *known == pool);
+        index.ok_or_else(|| GraphError::Foreign { op, operand: "state".into() })
     }
 }

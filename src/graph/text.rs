@@ -28,7 +28,7 @@ impl Graph {
         let results: Vec<String> = node.results.iter().map(|layout| layout.to_string()).collect();
         let (op, attributes) = match &node.action {
             Action::Op(op) => (op.name(), op.attributes()),
-            Action::Leaf | Action::SlotRows { .. } => (kind_of(node.flags), String::new()),
+            Action::Leaf | Action::Slots(_) => (kind_of(node.flags), String::new()),
         };
         let separator = if attributes.is_empty() { "" } else { " " };
         let flags = flag_text(node.flags);
@@ -54,7 +54,7 @@ impl Graph {
         let node = self.node(tensor.node());
         match node.action {
             Action::Op(_) => self.label(tensor),
-            Action::Leaf | Action::SlotRows { .. } => {
+            Action::Leaf | Action::Slots(_) => {
                 format!("{}: {}", self.label(tensor), node.results[tensor.result()])
             }
         }
@@ -102,7 +102,7 @@ impl Graph {
                     let name = node.name.as_deref().unwrap_or(op.name());
                     draw(index, format!("{name}\n{layout}"), false)
                 }
-                Action::Leaf | Action::SlotRows { .. } => {
+                Action::Leaf | Action::Slots(_) => {
                     draw(index, format!("{}\n{layout}", self.label(self.tensor(index, 0))), true)
                 }
             }
@@ -113,6 +113,8 @@ impl Graph {
 fn kind_of(flags: Flags) -> &'static str {
     if flags.contains(Flags::WEIGHT) {
         "weight"
+    } else if flags.contains(Flags::CACHE) {
+        "cache"
     } else if flags.contains(Flags::STATE) {
         "state"
     } else {

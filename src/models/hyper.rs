@@ -127,6 +127,13 @@ impl Hyper {
         Ok(flag)
     }
 
+    /// `{arch}.context_length`, where the file has it.
+    ///
+    /// Errors: another type.
+    pub fn context_length(&self, gguf: &Gguf) -> Result<Option<usize>, ModelError> {
+        Ok(GgufError::optional(gguf.usize(&self.key("context_length")))?)
+    }
+
     /// What was read so far, by key.
     pub fn read(&self) -> &[(String, String)] {
         &self.read

@@ -37,7 +37,7 @@ impl Mamba {
             .map(|index| Layer::load(&mut loader, index, &sizes))
             .collect::<Result<Vec<_>, _>>()?;
         let state_bytes = layers.iter().map(Layer::state_bytes).fold(0, usize::saturating_add);
-        Ok(Mamba { info: loader.finish(&hyper, state_bytes)?, frame, layers })
+        Ok(Mamba { info: loader.finish(&hyper, state_bytes, 0)?, frame, layers })
     }
 }
 

@@ -29,7 +29,7 @@ impl Mamba2 {
             .map(|index| Layer::load(&mut loader, index, &sizes, hyper.eps))
             .collect::<Result<Vec<_>, _>>()?;
         let state_bytes = layers.iter().map(Layer::state_bytes).fold(0, usize::saturating_add);
-        Ok(Mamba2 { info: loader.finish(&hyper, state_bytes)?, frame, layers })
+        Ok(Mamba2 { info: loader.finish(&hyper, state_bytes, 0)?, frame, layers })
     }
 }
 

@@ -18,7 +18,7 @@ pub use mamba2::Mamba2;
 pub use weight::{Loader, Weight};
 
 use crate::formats::Gguf;
-use crate::graph::{Graph, Slots, SlotsSpec, Tensor};
+use crate::graph::{Caches, Graph, Slots, SlotsSpec, Tensor};
 use ssmgraph_ops::DType;
 
 /// What one call of [`Model::forward`] computes on: T tokens of each of B sequences.
@@ -31,18 +31,39 @@ pub struct Batch {
     pub outputs: Tensor,
     /// The slots that the sequences live in, with T and B.
     pub slots: Slots,
+    /// Where attention keeps what it has seen; `None` for models without attention.
+    pub caches: Option<Caches>,
+    /// Element type of the caches.
+    pub cache_dtype: DType,
+}
+
+/// Room for what attention has to remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Tokens of each slot.
+    pub capacity: usize,
+    /// Element type: F32 or F16.
+    pub dtype: DType,
 }
 
 impl Batch {
-    /// Declares the inputs `tokens` and `outputs` and the slots of a graph.
+    /// Declares the inputs `tokens` and `outputs`, the slots of a graph, and caches where the model has attention.
     ///
     /// Errors: names or slots that the graph has already, more sequences than slots, a size that cannot be
     /// addressed.
-    pub fn declare(graph: &mut Graph, spec: SlotsSpec, outputs: usize) -> Result<Batch, ModelError> {
+    pub fn declare(
+        graph: &mut Graph,
+        spec: SlotsSpec,
+        outputs: usize,
+        cache: Option<CacheSpec>,
+    ) -> Result<Batch, ModelError> {
         let rows = spec.tokens.saturating_mul(spec.sequences);
         let tokens = graph.input("tokens", DType::I32, &[rows])?;
         let outputs = graph.input("outputs", DType::I32, &[outputs])?;
-        Ok(Batch { tokens, outputs, slots: graph.slots(spec)? })
+        let slots = graph.slots(spec)?;
+        let caches = cache.map(|cache| graph.caches(&slots, cache.capacity)).transpose()?;
+        let cache_dtype = cache.map_or(DType::F32, |cache| cache.dtype);
+        Ok(Batch { tokens, outputs, slots, caches, cache_dtype })
     }
 
     /// T, the tokens of each sequence.
@@ -77,6 +98,10 @@ pub struct Info {
     pub unused: Vec<String>,
     /// Bytes of one state of one sequence: convolution windows and scan states of all layers.
     pub state_bytes: usize,
+    /// Elements that the caches of all attention layers keep for one token; 0 for models without attention.
+    pub cache_elements: usize,
+    /// `{arch}.context_length`: the longest sequence that the model was made for, where the file says so.
+    pub context_length: Option<usize>,
 }
 
 impl Info {

@@ -100,10 +100,16 @@ impl<'a> Loader<'a> {
         Ok(weight)
     }
 
-    /// Facts about the model, once everything is loaded. `state_bytes` are those of one state.
+    /// Facts about the model, once everything is loaded. `state_bytes` are those of one state, `cache_elements`
+    /// those of one token.
     ///
     /// Errors: a name in the metadata that is no text.
-    pub fn finish(self, hyper: &Hyper, state_bytes: usize) -> Result<Info, ModelError> {
+    pub fn finish(
+        self,
+        hyper: &Hyper,
+        state_bytes: usize,
+        cache_elements: usize,
+    ) -> Result<Info, ModelError> {
         let used: HashSet<&str> = self.used.iter().map(Weight::name).collect();
         let unused = self.gguf.tensors().iter().filter(|tensor| !used.contains(tensor.name.as_str()));
         Ok(Info {
@@ -116,6 +122,8 @@ impl<'a> Loader<'a> {
             unused: unused.map(|tensor| tensor.name.clone()).collect(),
             weights: self.used,
             state_bytes,
+            cache_elements,
+            context_length: hyper.context_length(self.gguf)?,
         })
     }
 }

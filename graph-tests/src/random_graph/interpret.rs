@@ -1,7 +1,7 @@
 //! A graph computed node by node with the reference functions: no plan, no reuse of memory.
 
 use ssmgraph::Graph;
-use ssmgraph::graph::{Action, Flags, SlotsSpec};
+use ssmgraph::graph::{Action, Flags, SlotInput, SlotsSpec};
 use ssmgraph_ops::case::Values;
 use ssmgraph_ops::tensor::indices;
 use ssmgraph_ops::{DType, HostTensor, Layout, Op, OpError, Storage};
@@ -68,7 +68,11 @@ impl<'a> Interpreter<'a> {
                 node.operands.iter().map(|t| values[t.node()][t.result()].clone()).collect();
             values.push(match &node.action {
                 Action::Op(op) => self.compute(op, &operands, &node.results)?,
-                Action::SlotRows { back } => vec![Place::of(self.slot_rows(*back), true)],
+                Action::Slots(SlotInput::Read) => vec![Place::of(self.slot_rows(None), true)],
+                Action::Slots(SlotInput::Write { back }) => {
+                    vec![Place::of(self.slot_rows(Some(*back)), true)]
+                }
+                Action::Slots(other) => panic!("random graphs have no caches, but one has {other:?}"),
                 Action::Leaf if node.flags.contains(Flags::STATE) => {
                     let zeros = || Place::of(HostTensor::zeros(node.results[0]), true);
                     vec![self.pools.entry(index).or_insert_with(zeros).clone()]
