@@ -8,7 +8,7 @@ mod error;
 mod state;
 mod text;
 
-pub use build::{ConvStep, Scan};
+pub use build::{ConvStep, Delta, Scan};
 pub use error::GraphError;
 pub use state::{Slots, SlotsSpec, State};
 
