@@ -10,6 +10,8 @@ mod concat;
 mod cpy;
 pub mod cuda;
 mod cumsum;
+mod decay_gate;
+mod gated_delta_net;
 mod gated_norm;
 mod get_rows;
 mod glu;
@@ -20,6 +22,7 @@ mod mean;
 pub mod memory;
 mod mul_mat;
 mod numerics;
+mod qk_norm;
 mod repeat;
 mod rms_norm;
 mod scale;
@@ -69,6 +72,9 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Cpy(op) => Some(op),
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
+        Op::GatedDeltaNet(op) => Some(op),
+        Op::DecayGate(op) => Some(op),
+        Op::QkNorm(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
@@ -99,6 +105,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
+        Op::GatedDeltaNet(_) | Op::DecayGate(_) | Op::QkNorm(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

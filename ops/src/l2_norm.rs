@@ -41,7 +41,7 @@ const OPERANDS: &[Operand] = &[Operand::new("x", "any", "f32, f16, bf16", "rows 
 
 impl L2Norm {
     /// The divisor of a row whose squares add up to `squares`.
-    fn divisor(&self, squares: f64) -> f64 {
+    pub(crate) fn divisor(&self, squares: f64) -> f64 {
         let eps = f64::from(self.eps);
         match self.form {
             Form::Max if squares.sqrt() < eps => eps,

@@ -115,6 +115,9 @@ macro_rules! ops {
 ops! {
     unary: Unary,
     ssm_scan: SsmScan,
+    gated_delta_net: GatedDeltaNet,
+    decay_gate: DecayGate,
+    qk_norm: QkNorm,
     ssm_conv: SsmConv,
     ssm_conv_step: SsmConvStep,
     gated_norm: GatedNorm,

@@ -4,14 +4,16 @@
 
 use super::{Graph, GraphError, Tensor};
 use ssmgraph_ops::binary::{Binary, BinaryFunction};
+use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::gated_norm::GatedNorm;
 use ssmgraph_ops::glu::{Glu, GluFunction};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
+use ssmgraph_ops::qk_norm::QkNorm;
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, Mean, MulMat, OpError, Permute, Repeat, Reshape,
-    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows, Transpose, Window,
-    full_shape,
+    Argmax, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, OpError, Permute, Repeat,
+    Reshape, RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows, Transpose,
+    Window, full_shape,
 };
 
 /// Results of the selective scan.
@@ -20,6 +22,15 @@ pub struct Scan {
     /// {P, H, T, B}
     pub y: Tensor,
     /// {N, P, H, B} each: after the last token, one token back, and so on.
+    pub states: Vec<Tensor>,
+}
+
+/// Results of the gated delta rule.
+#[derive(Clone, Debug)]
+pub struct Delta {
+    /// {S, Hv, T, B}
+    pub y: Tensor,
+    /// {S, S, Hv, B} each: after the last token, one token back, and so on.
     pub states: Vec<Tensor>,
 }
 
@@ -80,6 +91,8 @@ methods! {
     set_rows(table, rows, ids) = SetRows {};
     /// Inclusive prefix sums along axis 0.
     cumsum(x) = Cumsum {};
+    /// a · softplus(alpha + bias); a and bias are repeated along whole axes to cover alpha.
+    decay_gate(alpha, a, bias) = DecayGate {};
     /// Index of the largest element of each row, I32.
     argmax(x) = Argmax {};
     /// Mean of each row.
@@ -177,6 +190,32 @@ impl Graph {
     pub fn ssm_scan(&mut self, operands: [Tensor; 7], snapshots: usize) -> Result<Scan, GraphError> {
         let results = self.op(SsmScan { snapshots }, &operands)?;
         Ok(Scan { y: results[0], states: results[1..].to_vec() })
+    }
+
+    /// The gated delta rule, with the operands of its table in order: state, q, k, v, g, beta, ids.
+    /// `grouping` says which key head a value head reads; `snapshots` states are results.
+    pub fn gated_delta_net(
+        &mut self,
+        operands: [Tensor; 7],
+        grouping: Grouping,
+        snapshots: usize,
+    ) -> Result<Delta, GraphError> {
+        let results = self.op(GatedDeltaNet { grouping, snapshots }, &operands)?;
+        Ok(Delta { y: results[0], states: results[1..].to_vec() })
+    }
+
+    /// q and k {S, Hk, T, B}, each row divided by its length with eps as `form` says, in one op. Both keep
+    /// their heads; [`QkNorm`] itself can also repeat them.
+    pub fn qk_norm(
+        &mut self,
+        q: Tensor,
+        k: Tensor,
+        eps: f32,
+        form: Form,
+    ) -> Result<(Tensor, Tensor), GraphError> {
+        let heads = self.checked(q, "qk_norm", "q")?.ne[1];
+        let results = self.op(QkNorm { eps, form, heads, grouping: Grouping::Tiled }, &[q, k])?;
+        Ok((results[0], results[1]))
     }
 
     /// A packed copy.

@@ -9,7 +9,7 @@ mod error;
 mod state;
 mod text;
 
-pub use build::{ConvStep, Scan};
+pub use build::{ConvStep, Delta, Scan};
 pub use cache::{Cache, Caches};
 pub use error::GraphError;
 pub use state::{SlotInput, Slots, SlotsSpec, State};

@@ -50,7 +50,7 @@ impl CpuKernel for Binary {
 }
 
 /// Elements `first..` of a row of b, repeated without end.
-fn load_repeated(b: &In, row: Row, first: usize, target: &mut [f32]) {
+pub(crate) fn load_repeated(b: &In, row: Row, first: usize, target: &mut [f32]) {
     let row_len = b.ne()[0];
     if row_len == 1 {
         let mut one = [0.0];

@@ -1,4 +1,4 @@
 //! Element-wise arithmetic on two operands.
 
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod cuda;

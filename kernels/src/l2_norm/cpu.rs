@@ -36,7 +36,7 @@ impl CpuKernel for L2Norm {
     }
 }
 
-fn divide(values: &mut [f32], L2Norm { eps, form }: L2Norm) {
+pub(crate) fn divide(values: &mut [f32], L2Norm { eps, form }: L2Norm) {
     let squares = reduce::sum_of_squares(values);
     let eps = f64::from(eps);
     let divisor = match form {

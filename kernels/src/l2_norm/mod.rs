@@ -1,4 +1,4 @@
 //! Each row divided by its Euclidean length.
 
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod cuda;

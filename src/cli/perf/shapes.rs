@@ -2,13 +2,15 @@
 
 use ssmgraph::ops::binary::{Binary, BinaryFunction};
 use ssmgraph::ops::case::Values;
+use ssmgraph::ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph::ops::glu::{Glu, GluFunction};
 use ssmgraph::ops::l2_norm::{Form, L2Norm};
+use ssmgraph::ops::qk_norm::QkNorm;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, GetRows, HostTensor, Mean, MulMat, Op, OpKind, Repeat, RmsNorm,
-    Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
+    Argmax, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, Op, OpKind, Repeat,
+    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
 };
 
 /// An op to measure.
@@ -36,6 +38,7 @@ pub fn of(kind: OpKind) -> Vec<Workload> {
             types.iter().flat_map(|&dtype| TOKENS.map(|tokens| mul_mat(dtype, tokens))).collect()
         }
         OpKind::SsmScan => TOKENS.iter().flat_map(|&tokens| [mamba1(tokens), mamba2(tokens)]).collect(),
+        OpKind::GatedDeltaNet => TOKENS.map(gated_delta_net).into(),
         _ => TOKENS.iter().filter_map(|&tokens| plain(kind, tokens)).collect(),
     }
 }
@@ -88,6 +91,25 @@ fn scan(name: &str, [states, head_dim, heads, groups]: [usize; 4], decays: usize
     Workload { op: SsmScan { snapshots: 1 }.into(), inputs, shape, bytes: None }
 }
 
+/// Heads of 128, as many as one layer of a model of some billion parameters has.
+fn gated_delta_net(tokens: usize) -> Workload {
+    let (size, key_heads, heads) = (128, 16, 32);
+    let mut values = Values::new(tokens as u64);
+    let mut small = |ne: &[usize]| values.tensor(DType::F32, ne, -0.15, 0.15);
+    let inputs = vec![
+        small(&[size, size, heads, 1]),
+        small(&[size, key_heads, tokens, 1]),
+        small(&[size, key_heads, tokens, 1]),
+        small(&[size, heads, tokens, 1]),
+        Values::new(1).tensor(DType::F32, &[1, heads, tokens, 1], -2.0, -0.01),
+        Values::new(2).tensor(DType::F32, &[1, heads, tokens, 1], 0.05, 0.95),
+        ids(1, 1),
+    ];
+    let op = GatedDeltaNet { grouping: Grouping::Tiled, snapshots: 1 };
+    let shape = format!("S={size} Hk={key_heads} Hv={heads}, T = {tokens}");
+    Workload { op: op.into(), inputs, shape, bytes: None }
+}
+
 fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
     let inner = || f32s(&[INNER, tokens]);
     let rows = || f32s(&[EMBD, tokens]);
@@ -109,6 +131,11 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
         }
         OpKind::RmsNorm => (RmsNorm { eps: 1e-5, weight: true }.into(), vec![rows(), f32s(&[EMBD])]),
         OpKind::L2Norm => (L2Norm { eps: 1e-6, form: Form::Max }.into(), vec![f32s(&[128, 12, tokens])]),
+        OpKind::QkNorm => {
+            let op = QkNorm { eps: 1e-6, form: Form::Add, heads: 16, grouping: Grouping::Tiled };
+            (op.into(), vec![f32s(&[128, 16, tokens]), f32s(&[128, 16, tokens])])
+        }
+        OpKind::DecayGate => (DecayGate {}.into(), vec![f32s(&[32, tokens]), f32s(&[32]), f32s(&[32])]),
         OpKind::SoftMax => (SoftMax { scale: 1.0, mask: false }.into(), vec![inner()]),
         OpKind::Cumsum => (Cumsum {}.into(), vec![inner()]),
         OpKind::Argmax => (Argmax {}.into(), vec![f32s(&[50_280, tokens.min(8)])]),
@@ -132,6 +159,7 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
         OpKind::Repeat => (Repeat { ne: [INNER, tokens, 1, 1] }.into(), vec![f32s(&[INNER, 1])]),
         OpKind::MulMat
         | OpKind::SsmScan
+        | OpKind::GatedDeltaNet
         | OpKind::Reshape
         | OpKind::Window
         | OpKind::Permute

@@ -79,6 +79,8 @@ pub(super) struct Params {
     pub group_size: Option<usize>,
     pub norm_before_gate: Option<bool>,
     pub gate: Option<String>,
+    /// Which key head a value head reads.
+    pub bcast: Option<String>,
 }
 
 /// A result, packed.

@@ -97,6 +97,7 @@ fn build(b: &mut Builder<'_>) -> Result<(), String> {
     let eps = params.eps.ok_or_else(|| format!("{}: params lack `eps`", b.vector.op));
     let y = match b.vector.op.as_str() {
         "SSM_SCAN" | "RESET_THEN_SSM_SCAN" => return scan::build(b),
+        "GATED_DELTA_NET" => return scan::build_delta_net(b),
         "CONV_STATE_SHIFT" => return conv_state_shift(b),
         "SSM_CONV" => {
             let (sx, w) = (b.input("sx")?, b.input("w")?);

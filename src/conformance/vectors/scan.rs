@@ -3,6 +3,7 @@
 use super::program::{Builder, text};
 use crate::graph::Tensor;
 use ssmgraph_ops::HostTensor;
+use ssmgraph_ops::gated_delta_net::Grouping;
 
 /// Builds `SSM_SCAN`, with `reset` slots starting from zero and `splits` carrying the state from piece to
 /// piece. Results: `y`, `state`, and `snapshot_k`, the state k tokens before the last.
@@ -40,6 +41,34 @@ pub(super) fn build(b: &mut Builder<'_>) -> Result<(), String> {
     b.result("y", 2, outputs);
     b.result("state", 0, vec![states[0]]);
     for (back, state) in states.into_iter().take(snapshots).enumerate() {
+        b.result(&format!("snapshot_{back}"), 0, vec![state]);
+    }
+    Ok(())
+}
+
+/// Builds `GATED_DELTA_NET`, whose sequences start from the rows with their own numbers. Results as those of
+/// the scan.
+pub(super) fn build_delta_net(b: &mut Builder<'_>) -> Result<(), String> {
+    let grouping = match b.vector.params.bcast.as_deref() {
+        Some("tiled") => Grouping::Tiled,
+        Some("interleaved") => Grouping::Interleaved,
+        other => {
+            let what = "expected \"tiled\" or \"interleaved\"";
+            return Err(format!("GATED_DELTA_NET: bcast = {other:?}, {what}"));
+        }
+    };
+    let snapshots = b.vector.params.snapshots.unwrap_or(1);
+    let [state, q, k] = [b.input("state")?, b.input("q")?, b.input("k")?];
+    let [v, g, beta] = [b.input("v")?, b.input("g")?, b.input("beta")?];
+    let sequences = b.graph.ne(v).map_err(text)?[3];
+    let own: Vec<i32> = (0..sequences as i32).collect();
+    let own = HostTensor::from_i32(&[sequences], &own).map_err(|error| error.to_string())?;
+    let ids = b.constant("ids", own)?;
+    let operands = [state, q, k, v, g, beta, ids];
+    let delta = b.graph.gated_delta_net(operands, grouping, snapshots).map_err(text)?;
+    b.result("y", 2, vec![delta.y]);
+    b.result("state", 0, vec![delta.states[0]]);
+    for (back, state) in delta.states.into_iter().enumerate() {
         b.result(&format!("snapshot_{back}"), 0, vec![state]);
     }
     Ok(())

@@ -1,0 +1,3 @@
+//! The logarithm of a decay.
+
+mod cpu;

@@ -1,0 +1,4 @@
+//! The gated delta rule.
+
+pub(crate) mod cpu;
+mod step;

@@ -1,0 +1,3 @@
+//! Queries and keys divided by their lengths.
+
+mod cpu;
