@@ -69,6 +69,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Cpy(op) => Some(op),
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
+        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
@@ -99,6 +100,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
+        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
