@@ -75,6 +75,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::GatedDeltaNet(op) => Some(op),
         Op::DecayGate(op) => Some(op),
         Op::QkNorm(op) => Some(op),
+        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
@@ -106,6 +107,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
         Op::GatedDeltaNet(_) | Op::DecayGate(_) | Op::QkNorm(_) => None,
+        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

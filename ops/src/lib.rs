@@ -124,6 +124,8 @@ ops! {
     rms_norm: RmsNorm,
     l2_norm: L2Norm,
     soft_max: SoftMax,
+    rope: Rope,
+    attention: Attention,
     cumsum: Cumsum,
     argmax: Argmax,
     mean: Mean,

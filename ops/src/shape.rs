@@ -134,6 +134,23 @@ pub fn checked_row(
     }
 }
 
+/// The index that an operand holds at `at`; `why` says where the limit comes from.
+///
+/// Errors: an index outside `0..limit`.
+pub fn checked_below(
+    op: &'static str,
+    operand: &str,
+    at: [usize; 3],
+    index: i64,
+    limit: usize,
+    why: &str,
+) -> Result<usize, OpError> {
+    usize::try_from(index).ok().filter(|&index| index < limit).ok_or_else(|| {
+        let what = format!("{operand}{at:?} = {index}, expected at least 0 and below {limit} ({why})");
+        OpError::new(op, what)
+    })
+}
+
 /// A packed result layout.
 ///
 /// Errors: a size that cannot be addressed.

@@ -11,9 +11,9 @@ use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::qk_norm::QkNorm;
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, OpError, Permute, Repeat,
-    Reshape, RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows, Transpose,
-    Window, full_shape,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, OpError,
+    Permute, Repeat, Reshape, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum,
+    SumRows, Transpose, Window, full_shape,
 };
 
 /// Results of the selective scan.
@@ -106,6 +106,25 @@ methods! {
 }
 
 impl Graph {
+    /// Rows of x {D, H, T, B} turned by their tokens' positions {T, B}, or {T, 4 or 1, B} with sections.
+    pub fn rope(&mut self, op: Rope, x: Tensor, positions: Tensor) -> Result<Tensor, GraphError> {
+        self.op1(op, &[x, positions])
+    }
+
+    /// Softmax attention of q {D, H, T, B} over caches {D or E, G, L, R}: {E, H, T, B}. `slots` {B} says which
+    /// cache a sequence has, and `past` {B} how many positions it held before these T tokens, whose keys and
+    /// values it holds too.
+    pub fn attention(
+        &mut self,
+        q: Tensor,
+        [k_cache, v_cache]: [Tensor; 2],
+        slots: Tensor,
+        past: Tensor,
+        scale: f32,
+    ) -> Result<Tensor, GraphError> {
+        self.op1(Attention { scale }, &[q, k_cache, v_cache, slots, past])
+    }
+
     /// a {K, M, …} by b {K, N, …} → {M, N, …}. With Q8_0 weights the activations are rounded to Q8_0 blocks
     /// first, as ggml does.
     pub fn mul_mat(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, GraphError> {

@@ -7,10 +7,11 @@ use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph::ops::glu::{Glu, GluFunction};
 use ssmgraph::ops::l2_norm::{Form, L2Norm};
 use ssmgraph::ops::qk_norm::QkNorm;
+use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, Op, OpKind, Repeat,
-    RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, Op, OpKind,
+    Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
 };
 
 /// An op to measure.
@@ -137,6 +138,11 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
         }
         OpKind::DecayGate => (DecayGate {}.into(), vec![f32s(&[32, tokens]), f32s(&[32]), f32s(&[32])]),
         OpKind::SoftMax => (SoftMax { scale: 1.0, mask: false }.into(), vec![inner()]),
+        OpKind::Rope => {
+            let op = Rope { mode: RopeMode::Neox, n_rot: 64, freq_base: 1e6, freq_scale: 1.0 };
+            (op.into(), vec![f32s(&[256, 8, tokens]), ids(tokens, 4096)])
+        }
+        OpKind::Attention => return Some(attention(tokens)),
         OpKind::Cumsum => (Cumsum {}.into(), vec![inner()]),
         OpKind::Argmax => (Argmax {}.into(), vec![f32s(&[50_280, tokens.min(8)])]),
         OpKind::Mean => (Mean {}.into(), vec![inner()]),
@@ -172,6 +178,17 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
 fn get_rows(tokens: usize) -> Workload {
     let inputs = vec![f32s(&[EMBD, 8192]), ids(tokens, 8192)];
     Workload { bytes: Some(2 * EMBD * tokens * 4 + tokens * 4), ..workload(GetRows {}, inputs, tokens) }
+}
+
+/// Heads of 128, four to a key; the cache is filled to its half, then the tokens.
+fn attention(tokens: usize) -> Workload {
+    const PAST: usize = 1024;
+    let cache = || uniform(DType::F16, &[128, 2, 2 * PAST, 1]);
+    let past = HostTensor::from_i32(&[1], &[PAST as i32]).expect("one length");
+    let inputs = vec![f32s(&[128, 8, tokens]), cache(), cache(), ids(1, 1), past];
+    let bytes = 2 * 128 * 2 * (PAST + tokens) * 2 + 2 * 128 * 8 * tokens * 4;
+    let scale = 1.0 / 128f32.sqrt();
+    Workload { bytes: Some(bytes), ..workload(Attention { scale }, inputs, tokens) }
 }
 
 /// The table is an input here, which must survive: it is copied first.
