@@ -14,6 +14,11 @@ use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 /// Alignment of device memory.
 const ALIGNMENT: usize = 256;
 const PAGE: usize = 4096;
+/// Bytes of an allocation, from its start, that are filled when it is made. What lies behind them stays untouched,
+/// so that a large allocation costs only the memory that a program uses; it reads as zeros.
+const FILLED_BYTES_MAX: usize = 64 << 20;
+/// From this size on, zeros are given by taking pages away rather than by writing.
+const LAZY_ZEROS_BYTES_MIN: usize = 256 << 10;
 /// Freed mappings that are kept unreadable.
 const QUARANTINE: usize = 1024;
 
@@ -83,7 +88,7 @@ pub fn reset_peak() {
     memory.peak_bytes = memory.bytes;
 }
 
-/// Takes device memory, filled with 0xff so that a read of what nobody wrote shows as NaN.
+/// Takes device memory, its beginning filled with 0xff so that a read of what nobody wrote shows as NaN.
 pub fn allocate(bytes: usize) -> Outcome<usize> {
     let limit = settings().memory_bytes;
     let mut memory = writing();
@@ -114,9 +119,56 @@ fn map(bytes: usize) -> Outcome<(usize, Block)> {
             return Err(Status::OUT_OF_MEMORY);
         }
         let start = mapping.byte_add(mapping_bytes - PAGE - room);
-        start.cast::<u8>().write_bytes(0xff, room);
+        start.cast::<u8>().write_bytes(0xff, room.min(FILLED_BYTES_MAX));
         Ok((start as usize, Block { bytes, mapping: mapping as usize, mapping_bytes }))
     }
+}
+
+/// Writes bytes to device memory. Many zeros cost no memory.
+///
+/// # Safety
+/// `to` lies inside a live allocation and `from` in readable memory, both for this many bytes, and nobody else uses
+/// them meanwhile.
+pub unsafe fn write(to: usize, from: usize, bytes: usize) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if bytes >= LAZY_ZEROS_BYTES_MIN && is_zero(from, bytes) {
+            zero(to, bytes);
+        } else {
+            std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        }
+    }
+}
+
+/// Fills device memory with zeros. Whole pages of it cost no memory from then on.
+///
+/// # Safety
+/// The bytes lie inside a live allocation, and nobody else uses them meanwhile.
+pub unsafe fn zero(to: usize, bytes: usize) {
+    let (first, end) = (to.next_multiple_of(PAGE), (to + bytes) / PAGE * PAGE);
+    // SAFETY: the pages are whole ones of a private anonymous mapping, which read as zeros after this; the rest is
+    // the caller's.
+    unsafe {
+        let lazy = bytes >= LAZY_ZEROS_BYTES_MIN
+            && libc::madvise(first as *mut _, end - first, libc::MADV_DONTNEED) == 0;
+        if lazy {
+            (to as *mut u8).write_bytes(0, first - to);
+            (end as *mut u8).write_bytes(0, to + bytes - end);
+        } else {
+            (to as *mut u8).write_bytes(0, bytes);
+        }
+    }
+}
+
+/// Whether there are zeros only: whether the first byte is one, and each byte equals the next. The comparison is the
+/// C library's, since this crate is mostly built without optimisation.
+///
+/// # Safety
+/// The bytes are readable; there is at least one.
+unsafe fn is_zero(from: usize, bytes: usize) -> bool {
+    let from = from as *const u8;
+    // SAFETY: promised by the caller.
+    unsafe { *from == 0 && libc::memcmp(from.cast(), from.add(1).cast(), bytes - 1) == 0 }
 }
 
 /// Gives device memory back.
