@@ -1,8 +1,8 @@
 //! Variants of an op's own cases: its operands in every memory layout and every type that it accepts, and with
 //! nothing along an axis.
 
-use ssmgraph::ops::case::{Arrangement, Values, fill};
 use ssmgraph::ops::AXES;
+use ssmgraph::ops::case::{Arrangement, Values, fill};
 use ssmgraph::ops::{Case, DType, HostTensor, Layout, Op, OpKind, Storage, Tolerance};
 
 /// Most elements of all operands of a case that is varied.
@@ -135,7 +135,8 @@ pub fn grid(case: &Case, peers: &[Case]) -> Vec<Case> {
     for typed in typed(case, peers) {
         for &arrangement in Arrangement::ALL {
             let count = typed.inputs.len();
-            let choices = (0..count).map(|operand| vec![operand]).chain((count > 1).then(|| (0..count).collect()));
+            let choices =
+                (0..count).map(|operand| vec![operand]).chain((count > 1).then(|| (0..count).collect()));
             for operands in choices {
                 let mut case = typed.clone();
                 for &operand in &operands {
@@ -167,7 +168,9 @@ pub fn emptied(kind: OpKind) -> Vec<Case> {
                 let same_axis = without(&base, |_, of, at| of == count && at == axis);
                 let alone = without(&base, |index, _, at| index == operand && at == axis);
                 let found = [all, same_axis, alone].into_iter().flatten().find(accepted);
-                cases.extend(found.map(|case| Case { name: format!("{} {operand}.{axis} = 0", case.name), ..case }));
+                cases.extend(
+                    found.map(|case| Case { name: format!("{} {operand}.{axis} = 0", case.name), ..case }),
+                );
             }
         }
     }

@@ -3,8 +3,8 @@
 
 mod products;
 
-use products::{SHAPES, compare, product, run_three_times};
 use graph_tests::cuda;
+use products::{SHAPES, compare, product, run_three_times};
 use ssmgraph::backend::Numerics;
 
 fn install() {
@@ -23,7 +23,11 @@ fn products_of_many_columns_go_to_cublas_and_agree_with_exact() {
         // cuBLAS queues host functions here, which are no launches of kernels.
         assert_eq!(fast.first.kernel_launches == 0, shape.goes_to_cublas(), "{shape:?}");
         for run in [&exact, &fast] {
-            assert_eq!((run.last.graph_launches, run.last.kernel_launches), (1, 0), "{shape:?}: not replayed");
+            assert_eq!(
+                (run.last.graph_launches, run.last.kernel_launches),
+                (1, 0),
+                "{shape:?}: not replayed"
+            );
             assert!(run.notes.is_empty(), "{shape:?}: {:?}", run.notes);
         }
         compare(&fast.values, &exact.values, &shape);
@@ -41,6 +45,10 @@ fn a_replayed_product_reads_the_new_operands() {
         session.set(a, &vec![f32::from(step); k * m]).unwrap();
         session.set(b, &vec![2.0f32; k * n]).unwrap();
         session.run().unwrap();
-        assert_eq!(session.get::<f32>(y).unwrap(), vec![f32::from(step) * 2.0 * k as f32; m * n], "run {step}");
+        assert_eq!(
+            session.get::<f32>(y).unwrap(),
+            vec![f32::from(step) * 2.0 * k as f32; m * n],
+            "run {step}"
+        );
     }
 }

@@ -74,7 +74,12 @@ pub fn run_three_times(devices: &Devices, shape: &Shape) -> Outcome {
         runs.push((emulator.counts(), session.get::<f32>(y).unwrap()));
     }
     assert!(runs.iter().all(|run| run.1 == runs[0].1), "{shape:?}: runs differ");
-    Outcome { first: runs[0].0, last: runs[2].0, values: runs.swap_remove(0).1, notes: session.report().notes }
+    Outcome {
+        first: runs[0].0,
+        last: runs[2].0,
+        values: runs.swap_remove(0).1,
+        notes: session.report().notes,
+    }
 }
 
 /// Compares within 1e-6 of the values' mean square.

@@ -49,5 +49,10 @@ fn shared_memory_that_is_written_again_while_others_read_it() {
 
 #[test]
 fn a_bound_that_is_one_too_large() {
-    expect_report(env!("EMULATOR_KERNELS_MUTANT_BOUND"), Argmax.into(), &[37, 3], &["past a", "in no allocation"]);
+    expect_report(
+        env!("EMULATOR_KERNELS_MUTANT_BOUND"),
+        Argmax.into(),
+        &[37, 3],
+        &["past a", "in no allocation"],
+    );
 }

@@ -36,6 +36,8 @@ struct Memory {
     freed: VecDeque<(usize, Block)>,
     /// Blocks that a reset took away from a program that does not know yet.
     abandoned: HashSet<usize>,
+    /// The same of pinned memory, which stays readable.
+    abandoned_pinned: BTreeMap<usize, usize>,
     bytes: usize,
     peak_bytes: usize,
     pinned: BTreeMap<usize, Pinned>,
@@ -95,6 +97,8 @@ pub fn allocate(bytes: usize) -> Outcome<usize> {
     let after = memory.bytes.checked_add(bytes).filter(|&after| after <= limit);
     let after = after.ok_or(Status::OUT_OF_MEMORY)?;
     let (start, block) = map(bytes)?;
+    // The system gives addresses out again, once those of abandoned blocks leave the quarantine.
+    memory.abandoned.remove(&start);
     memory.bytes = after;
     memory.peak_bytes = memory.peak_bytes.max(after);
     memory.live.insert(start, block);
@@ -300,15 +304,16 @@ fn pinned_layout(bytes: usize) -> Outcome<std::alloc::Layout> {
 /// Gives pinned host memory back.
 pub fn free_pinned(address: usize) -> Outcome {
     let mut memory = writing();
-    match memory.pinned.get(&address).copied() {
-        Some(Pinned { bytes, allocated: true }) => {
+    let live = memory.pinned.get(&address).filter(|pinned| pinned.allocated).map(|pinned| pinned.bytes);
+    match live.or_else(|| memory.abandoned_pinned.remove(&address)) {
+        Some(bytes) => {
             memory.pinned.remove(&address);
             let layout = pinned_layout(bytes)?;
-            // SAFETY: allocated above with this layout and just taken out of the map.
+            // SAFETY: allocated above with this layout and just taken out of the maps.
             unsafe { std::alloc::dealloc(address as *mut u8, layout) };
             Ok(())
         }
-        _ => {
+        None => {
             drop(memory);
             problem(&format!("free of pinned memory at 0x{address:x}: it is none, or freed twice"));
             Err(Status::INVALID_VALUE)
@@ -337,11 +342,17 @@ pub fn unregister(address: usize) -> Outcome {
     }
 }
 
-/// Takes everything away from a program that may still hold addresses; gives how many allocations there were.
+/// Takes everything away from a program that may still hold addresses; gives how many allocations there were, of
+/// pinned memory too.
 pub fn abandon() -> usize {
     let mut memory = writing();
     let live = std::mem::take(&mut memory.live);
-    let count = live.len();
+    let pinned = std::mem::take(&mut memory.pinned);
+    let (allocated, registered): (BTreeMap<_, _>, _) =
+        pinned.into_iter().partition(|(_, pinned)| pinned.allocated);
+    memory.pinned = registered;
+    let count = live.len() + allocated.len();
+    memory.abandoned_pinned.extend(allocated.into_iter().map(|(address, pinned)| (address, pinned.bytes)));
     for (address, block) in live {
         memory.abandoned.insert(address);
         memory.retire(address, block);
