@@ -54,8 +54,8 @@ const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "mutant_bound",
         op: "argmax",
-        right: "for (; i < end; i++) best.meet",
-        wrong: "for (; i <= end; i++) best.meet",
+        right: "i < p.pieces; i += WARP)",
+        wrong: "i <= p.pieces; i += WARP)",
     },
 ];
 

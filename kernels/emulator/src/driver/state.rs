@@ -216,9 +216,7 @@ impl Driver {
         let bytes = memory::usage().bytes;
         let left = memory::abandon();
         if left > 0 && !dead {
-            problem(&format!(
-                "the last context ended with {left} allocations ({bytes} bytes on the device) not freed"
-            ));
+            problem(&format!("the last context ended with {left} allocations ({bytes} bytes) not freed"));
             count(|counts| counts.leaked_allocations += left as u64);
         }
         *self = Driver::fresh();
