@@ -1,6 +1,7 @@
 //! What the tests of ssmgraph share.
 
 pub mod arrays;
+pub mod case_grid;
 pub mod cuda;
 pub mod cuda_images;
 pub mod random_graph;

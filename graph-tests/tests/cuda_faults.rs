@@ -9,18 +9,24 @@ use ssmgraph::formats::Gguf;
 use ssmgraph::{Engine, EngineOptions, Logits};
 use std::sync::Arc;
 
-/// A prompt and four single tokens: eager runs, a capture and replays.
+/// A prompt and three single tokens: eager runs, a capture and a replay.
 fn generate() -> Result<Vec<f32>, String> {
+    generate_counting(&mut 0)
+}
+
+/// As [`generate`], with the number of driver calls since the counts were reset, before anything is given back.
+fn generate_counting(calls: &mut u64) -> Result<Vec<f32>, String> {
     let backend = CudaBackend::new(0).map_err(|error| error.to_string())?;
     let gguf = Gguf::open(fixture("oracles/mamba2-g1-tiny.f32.gguf")).map_err(|error| error.to_string())?;
     let devices = cuda::with_cpu(backend);
     let mut engine = Engine::load(Arc::new(gguf), &devices, EngineOptions::default())
         .map_err(|error| error.to_string())?;
     let mut logits = Vec::new();
-    for tokens in [&[3, 1, 4, 1, 5][..], &[9], &[2], &[6], &[5]] {
+    for tokens in [&[3, 1][..], &[9], &[2], &[6]] {
         let step = engine.step(&[(0, tokens)], Logits::Last).map_err(|error| error.to_string())?;
         logits.extend(step.concat());
     }
+    *calls = cuda::emulator().counts().calls;
     Ok(logits)
 }
 
@@ -37,37 +43,45 @@ fn no_leak(emulator: &Emulator, what: &str) {
     assert_eq!(counts.leaked_allocations, 0, "{what} leaks");
 }
 
-/// Plans the n-th failure of a kind for growing n until one comes too late to matter. Tells how many runs failed.
-fn every_place(fault: Fault, sticky: bool) {
+/// Makes the n-th call of a kind fail. Tells whether there was such a call, and whether the generation failed.
+fn fail_at(fault: Fault, n: u64, expected: &[f32]) -> (bool, bool) {
     let emulator = cuda::emulator();
+    emulator.reset_counts();
+    emulator.set_fault(fault, n);
+    let outcome = generate();
+    let was_due = emulator.planned(fault) == 0;
+    emulator.set_fault(fault, 0);
+    let failed = outcome.is_err();
+    match outcome {
+        Ok(logits) => assert_eq!(logits, expected, "{fault:?} {n}: survived with other logits"),
+        Err(error) => assert!(names_the_call(&error), "{fault:?} {n}: {error}"),
+    }
+    if matches!(fault, Fault::Sync | Fault::Lost) {
+        // Handles on a dead context cannot be given back; a new process, or this, clears them away.
+        emulator.reset_device(true);
+    } else {
+        no_leak(emulator, &format!("{fault:?} {n}"));
+    }
+    (was_due, failed)
+}
+
+/// Plans failures of a kind at each place, or at every `stride`-th past the first 30, until one comes too late to
+/// matter. After each the device must serve a whole generation again; where that costs most of the time, after a
+/// sample of them.
+fn every_place(fault: Fault, stride: u64) {
     let expected = generate().unwrap();
-    let (mut failures, mut survived) = (0, 0);
-    for n in 1.. {
-        emulator.reset_counts();
-        emulator.set_fault(fault, n);
-        let outcome = generate();
-        let was_due = emulator.planned(fault) == 0;
-        emulator.set_fault(fault, 0);
-        match outcome {
-            Ok(logits) => {
-                assert_eq!(logits, expected, "{fault:?} {n}: survived with other logits");
-                survived += 1;
-            }
-            Err(error) => {
-                assert!(names_the_call(&error), "{fault:?} {n}: {error}");
-                failures += 1;
-            }
+    let (mut failures, mut survived, mut n) = (0, 0, 1);
+    loop {
+        let (was_due, failed) = fail_at(fault, n, &expected);
+        failures += u32::from(failed);
+        survived += u32::from(!failed);
+        if n.is_multiple_of(5) || !was_due || failed && n < 5 {
+            assert_eq!(generate().as_ref(), Ok(&expected), "after {fault:?} {n}");
         }
-        if sticky {
-            // Handles on a dead context cannot be given back; a new process, or this, clears them away.
-            emulator.reset_device(true);
-        } else {
-            no_leak(emulator, &format!("{fault:?} {n}"));
-        }
-        assert_eq!(generate().as_ref(), Ok(&expected), "after {fault:?} {n}");
         if !was_due {
             break;
         }
+        n += if n < 30 { 1 } else { stride };
     }
     println!("{fault:?}: {failures} runs failed, {survived} survived");
     assert!(failures + survived > 1, "no such call was met");
@@ -76,11 +90,32 @@ fn every_place(fault: Fault, sticky: bool) {
 #[test]
 fn every_failure_is_survived_or_named() {
     let _alone = cuda::alone();
-    every_place(Fault::Alloc, false);
-    every_place(Fault::Launch, false);
-    every_place(Fault::Copy, false);
-    every_place(Fault::Capture, false);
-    every_place(Fault::Module, false);
-    every_place(Fault::Graph, false);
-    every_place(Fault::Sync, true);
+    every_place(Fault::Alloc, 1);
+    every_place(Fault::Launch, 7);
+    every_place(Fault::Copy, 7);
+    every_place(Fault::Capture, 1);
+    every_place(Fault::Module, 1);
+    every_place(Fault::Graph, 1);
+    every_place(Fault::Sync, 1);
+}
+
+/// Places at which the device is lost, spread over the calls of a generation from the first to the last.
+const LOSSES: u64 = 25;
+
+#[test]
+fn a_device_lost_at_any_time_is_an_error_and_a_new_one_serves_again() {
+    let _alone = cuda::alone();
+    let emulator = cuda::emulator();
+    let mut calls = 0;
+    emulator.reset_counts();
+    let expected = generate_counting(&mut calls).unwrap();
+    for place in 0..LOSSES {
+        let n = 1 + place * (calls - 1) / (LOSSES - 1);
+        assert_eq!(fail_at(Fault::Lost, n, &expected), (true, true), "lost at call {n} of {calls}");
+        assert_eq!(generate().as_ref(), Ok(&expected), "after the device was lost at call {n}");
+    }
+    println!("lost at {LOSSES} of {calls} calls");
+    // While everything is given back: too late for an error.
+    assert_eq!(fail_at(Fault::Lost, calls + 5, &expected), (true, false));
+    assert_eq!(generate(), Ok(expected));
 }

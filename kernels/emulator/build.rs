@@ -29,6 +29,36 @@ const MODES: [Mode; 2] = [
     },
 ];
 
+/// A kernel with one fault put in, for the tests that the checker finds it.
+struct Mutant {
+    name: &'static str,
+    op: &'static str,
+    right: &'static str,
+    wrong: &'static str,
+}
+
+/// Edits keep the number of lines, so that reports name lines of the original.
+const MUTANTS: [Mutant; 3] = [
+    Mutant {
+        name: "mutant_without_barrier",
+        op: "soft_max",
+        right: "of_warp[threadIdx.x / WARP] = value;\n    __syncthreads();\n",
+        wrong: "of_warp[threadIdx.x / WARP] = value;\n\n",
+    },
+    Mutant {
+        name: "mutant_early_reuse",
+        op: "soft_max",
+        right: "over_block<true>(sum, sum_of_warp)",
+        wrong: "over_block<true>(sum, largest_of_warp)",
+    },
+    Mutant {
+        name: "mutant_bound",
+        op: "argmax",
+        right: "i < p.pieces; i += WARP)",
+        wrong: "i <= p.pieces; i += WARP)",
+    },
+];
+
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let out = PathBuf::from(env::var("OUT_DIR").expect("set by cargo"));
@@ -39,12 +69,14 @@ fn main() {
     println!("cargo::rerun-if-changed=tests/driver.cu");
     let kernels = kernel_sources(&here.join("../src"));
     let [fast, check] = &MODES;
-    let libraries = [
+    let mut libraries = vec![
         ("fast", fast, kernels.clone()),
         ("check", check, kernels),
         ("bugs", check, vec![here.join("tests/bugs.cu")]),
         ("driver", fast, vec![here.join("tests/driver.cu")]),
     ];
+    let mutated = |mutant: &Mutant| (mutant.name, check, vec![mutant.write(&here.join("../src"), &out)]);
+    libraries.extend(MUTANTS.iter().map(mutated));
     let build = Build { engine: here.join("engine"), shared: here.join("../src/shared"), out };
     let engines = MODES.iter().map(|mode| build.engine_step(mode));
     let units = libraries.iter().flat_map(|(name, mode, sources)| {
@@ -67,6 +99,24 @@ fn kernel_sources(folder: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+impl Mutant {
+    /// Writes the edited source; gives its file. It is left alone when it is there already, so that it need not be
+    /// compiled again.
+    fn write(&self, kernels: &Path, out: &Path) -> PathBuf {
+        let source = kernels.join(self.op).join("cuda.cu");
+        let text = fs::read_to_string(&source).expect("a kernel source is readable");
+        let found = text.matches(self.right).count();
+        assert_eq!(found, 1, "{}: `{}` is there {found} times: mend MUTANTS", source.display(), self.right);
+        let edited = text.replace(self.right, self.wrong);
+        let file = out.join("sources").join(self.name).join("mutant.cu");
+        if fs::read_to_string(&file).ok().as_ref() != Some(&edited) {
+            fs::create_dir_all(file.parent().expect("a folder")).expect("OUT_DIR can be written");
+            fs::write(&file, edited).expect("OUT_DIR can be written");
+        }
+        file
+    }
 }
 
 /// A compilation.
@@ -184,6 +234,8 @@ impl Build {
             "-mf16c",
         ]);
         command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(&self.engine);
+        // What a kernel includes as `../shared/…` is found from an edited copy in another folder too.
+        command.arg("-I").arg(&self.shared);
         command
     }
 }

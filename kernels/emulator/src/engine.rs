@@ -78,17 +78,16 @@ pub struct Geometry {
 pub struct Engine {
     kernels: HashMap<String, *const RawKernel>,
     run: Run,
-    _library: libloading::Library,
 }
 
-// SAFETY: the kernel records are constants of the library, which lives as long as the engine; the library
-// runs one grid at a time behind its own lock.
+// SAFETY: the kernel records are constants of the library, which is never unloaded; it runs one grid at a time
+// behind its own lock.
 unsafe impl Send for Engine {}
 // SAFETY: as above.
 unsafe impl Sync for Engine {}
 
 impl Engine {
-    /// Loads a library that `build.rs` made.
+    /// Loads a library that `build.rs` made. It stays loaded: its threads and its handlers of signals do.
     ///
     /// Errors: a file that cannot be loaded or is no library of kernels.
     pub fn load(path: &Path) -> Result<Engine, libloading::Error> {
@@ -103,7 +102,8 @@ impl Engine {
                 kernels.insert(CStr::from_ptr(kernel.name).to_string_lossy().into_owned(), next);
                 next = kernel.next;
             }
-            Ok(Engine { kernels, run, _library: library })
+            std::mem::forget(library);
+            Ok(Engine { kernels, run })
         }
     }
 

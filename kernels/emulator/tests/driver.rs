@@ -402,6 +402,47 @@ fn memory_has_an_end() {
 }
 
 #[test]
+fn large_zeros_stop_where_they_should_and_cost_no_memory() {
+    let device = Device::open();
+    device.emulator.set_memory_bytes(1 << 40);
+    let stream = device.stream();
+    // More than any machine that runs this has.
+    let mut far = stream.alloc_zeros::<u8>(1 << 38).unwrap();
+    stream.memcpy_htod(&[7u8; 3], &mut far.slice_mut((1 << 38) - 3..)).unwrap();
+    assert_eq!(stream.clone_dtoh(&far.slice((1 << 38) - 5..)).unwrap(), [0, 0, 7, 7, 7]);
+    assert_eq!(stream.clone_dtoh(&far.slice(1 << 37..(1 << 37) + 4)).unwrap(), [0; 4]);
+    // Neither starts nor ends with a page; by a fill, then by a copy.
+    let (length, range) = (1_100_000, 1_001..1_099_998);
+    for copied in [false, true] {
+        let mut ones = stream.clone_htod(&vec![1u8; length]).unwrap();
+        let mut inner = ones.slice_mut(range.clone());
+        match copied {
+            true => stream.memcpy_htod(&vec![0u8; range.len()], &mut inner).unwrap(),
+            false => stream.memset_zeros(&mut inner).unwrap(),
+        }
+        let mut expected = vec![1u8; length];
+        expected[range.clone()].fill(0);
+        assert!(stream.clone_dtoh(&ones).unwrap() == expected, "copied: {copied}");
+    }
+}
+
+#[test]
+fn what_a_reset_takes_away_may_be_freed_later() {
+    let device = Device::open();
+    let stream = device.stream();
+    // SAFETY: written by nobody, read by nobody.
+    let pinned = unsafe { device.context.alloc_pinned::<u8>(4096) }.unwrap();
+    let memory = stream.alloc_zeros::<u8>(512).unwrap();
+    device.emulator.set_fault(Fault::Lost, 1);
+    assert_eq!(status(stream.synchronize()), CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);
+    assert!(device.emulator.reset_device(true));
+    let counts = device.emulator.counts();
+    assert_eq!((counts.live_allocations, counts.live_pinned), (0, 0));
+    drop((pinned, memory));
+    assert_eq!(device.emulator.last_problem(), "");
+}
+
+#[test]
 fn images_are_checked_when_they_are_loaded() {
     let device = Device::open();
     let load = |image: Ptx| status(device.context.load_module(image));

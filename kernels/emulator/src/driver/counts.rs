@@ -18,7 +18,7 @@ pub struct Counts {
     pub live_bytes: u64,
     /// Most bytes of device memory at a time.
     pub peak_bytes: u64,
-    /// Allocations still alive when the last context went away.
+    /// Allocations, of pinned memory too, still alive when the last context went away with a device that worked.
     pub leaked_allocations: u64,
     /// Allocations of pinned host memory at this time.
     pub live_pinned: u64,

@@ -112,6 +112,11 @@ pub fn clear() {
     *faults() = Faults::default();
 }
 
+/// Whether the device is lost.
+pub fn is_lost() -> bool {
+    faults().lost
+}
+
 /// Counts a call of any kind, which fails when the device is lost.
 pub fn check_device() -> Outcome {
     let mut faults = faults();

@@ -14,6 +14,11 @@ use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 /// Alignment of device memory.
 const ALIGNMENT: usize = 256;
 const PAGE: usize = 4096;
+/// Bytes of an allocation, from its start, that are filled when it is made. What lies behind them stays untouched,
+/// so that a large allocation costs only the memory that a program uses; it reads as zeros.
+const FILLED_BYTES_MAX: usize = 64 << 20;
+/// From this size on, zeros are given by taking pages away rather than by writing.
+const LAZY_ZEROS_BYTES_MIN: usize = 256 << 10;
 /// Freed mappings that are kept unreadable.
 const QUARANTINE: usize = 1024;
 
@@ -31,6 +36,8 @@ struct Memory {
     freed: VecDeque<(usize, Block)>,
     /// Blocks that a reset took away from a program that does not know yet.
     abandoned: HashSet<usize>,
+    /// The same of pinned memory, which stays readable.
+    abandoned_pinned: BTreeMap<usize, usize>,
     bytes: usize,
     peak_bytes: usize,
     pinned: BTreeMap<usize, Pinned>,
@@ -83,13 +90,15 @@ pub fn reset_peak() {
     memory.peak_bytes = memory.bytes;
 }
 
-/// Takes device memory, filled with 0xff so that a read of what nobody wrote shows as NaN.
+/// Takes device memory, its beginning filled with 0xff so that a read of what nobody wrote shows as NaN.
 pub fn allocate(bytes: usize) -> Outcome<usize> {
     let limit = settings().memory_bytes;
     let mut memory = writing();
     let after = memory.bytes.checked_add(bytes).filter(|&after| after <= limit);
     let after = after.ok_or(Status::OUT_OF_MEMORY)?;
     let (start, block) = map(bytes)?;
+    // The system gives addresses out again, once those of abandoned blocks leave the quarantine.
+    memory.abandoned.remove(&start);
     memory.bytes = after;
     memory.peak_bytes = memory.peak_bytes.max(after);
     memory.live.insert(start, block);
@@ -114,9 +123,56 @@ fn map(bytes: usize) -> Outcome<(usize, Block)> {
             return Err(Status::OUT_OF_MEMORY);
         }
         let start = mapping.byte_add(mapping_bytes - PAGE - room);
-        start.cast::<u8>().write_bytes(0xff, room);
+        start.cast::<u8>().write_bytes(0xff, room.min(FILLED_BYTES_MAX));
         Ok((start as usize, Block { bytes, mapping: mapping as usize, mapping_bytes }))
     }
+}
+
+/// Writes bytes to device memory. Many zeros cost no memory.
+///
+/// # Safety
+/// `to` lies inside a live allocation and `from` in readable memory, both for this many bytes, and nobody else uses
+/// them meanwhile.
+pub unsafe fn write(to: usize, from: usize, bytes: usize) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if bytes >= LAZY_ZEROS_BYTES_MIN && is_zero(from, bytes) {
+            zero(to, bytes);
+        } else {
+            std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        }
+    }
+}
+
+/// Fills device memory with zeros. Whole pages of it cost no memory from then on.
+///
+/// # Safety
+/// The bytes lie inside a live allocation, and nobody else uses them meanwhile.
+pub unsafe fn zero(to: usize, bytes: usize) {
+    let (first, end) = (to.next_multiple_of(PAGE), (to + bytes) / PAGE * PAGE);
+    // SAFETY: the pages are whole ones of a private anonymous mapping, which read as zeros after this; the rest is
+    // the caller's.
+    unsafe {
+        let lazy = bytes >= LAZY_ZEROS_BYTES_MIN
+            && libc::madvise(first as *mut _, end - first, libc::MADV_DONTNEED) == 0;
+        if lazy {
+            (to as *mut u8).write_bytes(0, first - to);
+            (end as *mut u8).write_bytes(0, to + bytes - end);
+        } else {
+            (to as *mut u8).write_bytes(0, bytes);
+        }
+    }
+}
+
+/// Whether there are zeros only: whether the first byte is one, and each byte equals the next. The comparison is the
+/// C library's, since this crate is mostly built without optimisation.
+///
+/// # Safety
+/// The bytes are readable; there is at least one.
+unsafe fn is_zero(from: usize, bytes: usize) -> bool {
+    let from = from as *const u8;
+    // SAFETY: promised by the caller.
+    unsafe { *from == 0 && libc::memcmp(from.cast(), from.add(1).cast(), bytes - 1) == 0 }
 }
 
 /// Gives device memory back.
@@ -248,15 +304,16 @@ fn pinned_layout(bytes: usize) -> Outcome<std::alloc::Layout> {
 /// Gives pinned host memory back.
 pub fn free_pinned(address: usize) -> Outcome {
     let mut memory = writing();
-    match memory.pinned.get(&address).copied() {
-        Some(Pinned { bytes, allocated: true }) => {
+    let live = memory.pinned.get(&address).filter(|pinned| pinned.allocated).map(|pinned| pinned.bytes);
+    match live.or_else(|| memory.abandoned_pinned.remove(&address)) {
+        Some(bytes) => {
             memory.pinned.remove(&address);
             let layout = pinned_layout(bytes)?;
-            // SAFETY: allocated above with this layout and just taken out of the map.
+            // SAFETY: allocated above with this layout and just taken out of the maps.
             unsafe { std::alloc::dealloc(address as *mut u8, layout) };
             Ok(())
         }
-        _ => {
+        None => {
             drop(memory);
             problem(&format!("free of pinned memory at 0x{address:x}: it is none, or freed twice"));
             Err(Status::INVALID_VALUE)
@@ -285,11 +342,17 @@ pub fn unregister(address: usize) -> Outcome {
     }
 }
 
-/// Takes everything away from a program that may still hold addresses; gives how many allocations there were.
+/// Takes everything away from a program that may still hold addresses; gives how many allocations there were, of
+/// pinned memory too.
 pub fn abandon() -> usize {
     let mut memory = writing();
     let live = std::mem::take(&mut memory.live);
-    let count = live.len();
+    let pinned = std::mem::take(&mut memory.pinned);
+    let (allocated, registered): (BTreeMap<_, _>, _) =
+        pinned.into_iter().partition(|(_, pinned)| pinned.allocated);
+    memory.pinned = registered;
+    let count = live.len() + allocated.len();
+    memory.abandoned_pinned.extend(allocated.into_iter().map(|(address, pinned)| (address, pinned.bytes)));
     for (address, block) in live {
         memory.abandoned.insert(address);
         memory.retire(address, block);

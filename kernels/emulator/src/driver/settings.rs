@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
 /// Device memory unless told otherwise.
-const MEMORY_BYTES: usize = 8 << 30;
+const MEMORY_BYTES: usize = 64 << 30;
 
 /// How the device behaves.
 #[derive(Debug)]

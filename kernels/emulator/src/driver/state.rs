@@ -110,6 +110,17 @@ pub fn with_state(body: impl FnOnce(&mut Driver) -> Outcome) -> c_int {
     })
 }
 
+/// Answers a call that gives a context back: it does so on a lost device too, whose error it answers then.
+pub fn giving_back(body: impl FnOnce(&mut Driver) -> Outcome) -> c_int {
+    let body = AssertUnwindSafe(|| {
+        count(|counts| counts.calls += 1);
+        let lost = faults::check_device();
+        let _inside = Inside::enter()?;
+        lost.and(body(&mut driver()))
+    });
+    code(catch_unwind(body).unwrap_or(Err(Status::UNKNOWN)))
+}
+
 /// Answers a call in the thread's context. The failure of a kernel answers every later call, as on a GPU.
 pub fn in_context(call: Call, body: impl FnOnce(&mut Driver) -> Outcome) -> c_int {
     stateless(|| {
@@ -196,13 +207,15 @@ impl Driver {
         if self.has_any_context() {
             return;
         }
-        if self.sticky.is_none() {
+        // Nothing can be given back on a dead device.
+        let dead = self.sticky.is_some() || faults::is_lost();
+        if !dead {
             // What went wrong is reported, and there is nobody left to answer it to.
             self.drain_all().unwrap_or_default();
         }
         let bytes = memory::usage().bytes;
         let left = memory::abandon();
-        if left > 0 {
+        if left > 0 && !dead {
             problem(&format!("the last context ended with {left} allocations ({bytes} bytes) not freed"));
             count(|counts| counts.leaked_allocations += left as u64);
         }

@@ -136,7 +136,14 @@ impl Driver {
         }
         // SAFETY: the device's side lies inside a live allocation and pinned memory inside a live pinned one;
         // other host memory is the caller's, who waits inside the call until the copy is done.
-        unsafe { std::ptr::copy(copy.from as *const u8, copy.to as *mut u8, copy.bytes) };
+        unsafe {
+            match copy.direction {
+                Direction::DeviceToHost => {
+                    std::ptr::copy(copy.from as *const u8, copy.to as *mut u8, copy.bytes);
+                }
+                _ => memory::write(copy.to, copy.from, copy.bytes),
+            }
+        }
     }
 
     fn run_write(&mut self, to: usize, bytes: &[u8]) {
@@ -144,7 +151,7 @@ impl Driver {
             return self.die(Status::ILLEGAL_ADDRESS, &format!("copy to {text}"));
         }
         // SAFETY: the bytes at `to` lie inside a live allocation, and the driver's lock keeps others away.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        unsafe { memory::write(to, bytes.as_ptr() as usize, bytes.len()) };
     }
 
     fn run_fill(&mut self, fill: &Fill) {
@@ -152,6 +159,10 @@ impl Driver {
             return self.die(Status::ILLEGAL_ADDRESS, &format!("memset of {text}"));
         }
         let element = fill.value.to_le_bytes();
+        if element[..fill.width].iter().all(|&byte| byte == 0) {
+            // SAFETY: as below.
+            return unsafe { memory::zero(fill.to, fill.elements * fill.width) };
+        }
         // SAFETY: these bytes lie inside a live allocation, and the driver's lock keeps others away.
         let bytes = unsafe { std::slice::from_raw_parts_mut(fill.to as *mut u8, fill.elements * fill.width) };
         for place in bytes.chunks_exact_mut(fill.width) {

@@ -1,7 +1,9 @@
 //! Initialisation, the device, contexts.
 
 use super::place::Out;
-use crate::driver::state::{Handle, current_context, in_context, set_current_context, stateless, with_state};
+use crate::driver::state::{
+    Handle, current_context, giving_back, in_context, set_current_context, stateless, with_state,
+};
 use crate::driver::status::{Status, code, texts};
 use crate::driver::{device, faults::Call, settings::settings};
 use std::ffi::{c_char, c_int, c_uint};
@@ -80,7 +82,7 @@ extern "C" fn cuDevicePrimaryCtxRetain(context: Out<Handle>, _device: c_int) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> c_int {
-    with_state(|driver| driver.release_primary())
+    giving_back(|driver| driver.release_primary())
 }
 
 #[unsafe(no_mangle)]
@@ -105,7 +107,7 @@ extern "C" fn cuCtxCreate_v3(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: Handle) -> c_int {
-    with_state(|driver| {
+    giving_back(|driver| {
         driver.destroy_context(context)?;
         if current_context() == context {
             set_current_context(0);
