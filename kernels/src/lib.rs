@@ -4,6 +4,7 @@
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
 mod argmax;
+mod attention;
 mod binary;
 mod check;
 mod concat;
@@ -22,6 +23,7 @@ mod mul_mat;
 mod numerics;
 mod repeat;
 mod rms_norm;
+mod rope;
 mod scale;
 mod set_rows;
 pub mod shared;
@@ -55,6 +57,8 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
+        Op::Rope(op) => Some(op),
+        Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
         Op::Mean(op) => Some(op),
@@ -69,7 +73,6 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Cpy(op) => Some(op),
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
-        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
@@ -85,6 +88,8 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
+        Op::Rope(op) => Some(op),
+        Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
         Op::Mean(op) => Some(op),
@@ -100,7 +105,6 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
-        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
