@@ -4,6 +4,7 @@
 //! calls over fixed memory ([`kernel::Program`]). The unsafe code of the project lives here.
 
 mod argmax;
+mod attention;
 mod binary;
 mod check;
 mod concat;
@@ -25,6 +26,7 @@ mod numerics;
 mod qk_norm;
 mod repeat;
 mod rms_norm;
+mod rope;
 mod scale;
 mod set_rows;
 pub mod shared;
@@ -58,6 +60,8 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
+        Op::Rope(op) => Some(op),
+        Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
         Op::Mean(op) => Some(op),
@@ -75,7 +79,6 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::GatedDeltaNet(op) => Some(op),
         Op::DecayGate(op) => Some(op),
         Op::QkNorm(op) => Some(op),
-        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }
@@ -91,6 +94,8 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
+        Op::Rope(op) => Some(op),
+        Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
         Op::Mean(op) => Some(op),
@@ -107,7 +112,6 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
         Op::GatedDeltaNet(_) | Op::DecayGate(_) | Op::QkNorm(_) => None,
-        Op::Rope(_) | Op::Attention(_) => None,
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

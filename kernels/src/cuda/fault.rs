@@ -6,6 +6,8 @@ pub const FAULT_BYTES: usize = 40;
 /// A fault record that was filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRecord {
+    /// Which of the launch's guards the id broke.
+    pub guard: usize,
     /// The id.
     pub id: i64,
     /// Its place among the ids.
@@ -19,8 +21,8 @@ impl FaultRecord {
             let word = bytes.get(8 * index..8 * index + 8)?;
             Some(i64::from_le_bytes(word.try_into().expect("eight bytes")))
         };
-        let raised = word(0)? as u32;
+        let guard = (word(0)? as u32).checked_sub(1)? as usize;
         let place = [word(2)? as usize, word(3)? as usize, word(4)? as usize];
-        (raised != 0).then_some(FaultRecord { id: word(1)?, place })
+        Some(FaultRecord { guard, id: word(1)?, place })
     }
 }

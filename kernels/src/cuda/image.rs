@@ -69,6 +69,8 @@ pub const IMAGES: &[&Image] = &[
     &crate::gated_norm::cuda::IMAGE,
     &crate::l2_norm::cuda::IMAGE,
     &crate::rms_norm::cuda::IMAGE,
+    &crate::rope::cuda::IMAGE,
+    &crate::attention::cuda::IMAGE,
     &crate::sum::cuda::IMAGE,
     &crate::sum_rows::cuda::IMAGE,
     &crate::mul_mat::cuda::IMAGE,

@@ -18,7 +18,9 @@ pub use params::{Params, dtype_code};
 pub(crate) use quads::quad_form;
 
 use crate::Declined;
-use ssmgraph_ops::Layout;
+use smallvec::SmallVec;
+use ssmgraph_ops::shape::{checked_below, checked_row};
+use ssmgraph_ops::{Layout, OpError};
 
 /// Threads of a warp.
 pub const WARP: usize = 32;
@@ -56,6 +58,21 @@ pub struct Guard {
     pub operand: &'static str,
     /// Rows of the table.
     pub rows: usize,
+    /// Where that number comes from, for ids that must name a row; without it −1 stands for none.
+    pub why: Option<&'static str>,
+}
+
+impl Guard {
+    /// What the op says of the id that a record holds.
+    ///
+    /// Errors: the id names no row.
+    pub fn check(&self, op: &'static str, record: &FaultRecord) -> Result<(), OpError> {
+        let Guard { operand, rows, why } = *self;
+        match why {
+            Some(why) => checked_below(op, operand, record.place, record.id, rows, why).map(|_| ()),
+            None => checked_row(op, operand, record.place, record.id, rows).map(|_| ()),
+        }
+    }
 }
 
 /// One launch of a `__global__` function.
@@ -73,8 +90,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// The bytes of its one parameter, a struct by value.
     pub params: Params,
-    /// Whether it may meet an id outside a table.
-    pub guard: Option<Guard>,
+    /// The ids that it may find outside their tables; a fault record counts them.
+    pub guards: SmallVec<[Guard; 2]>,
 }
 
 impl Launch {
@@ -99,7 +116,7 @@ impl Launch {
             block: [threads as u32, 1, 1],
             shared_bytes: 0,
             params,
-            guard: None,
+            guards: SmallVec::new(),
         }
     }
 
@@ -109,9 +126,19 @@ impl Launch {
         Launch { shared_bytes: shared_bytes as u32, ..self }
     }
 
-    /// The same launch, which may meet an id outside a table.
+    /// The same launch, which may meet an id outside a table, −1 aside.
     pub fn guarded(self, operand: &'static str, rows: usize) -> Launch {
-        Launch { guard: Some(Guard { operand, rows }), ..self }
+        self.with_guard(Guard { operand, rows, why: None })
+    }
+
+    /// The same launch, which may meet an id that is not below `rows`, or negative.
+    pub fn guarded_below(self, operand: &'static str, rows: usize, why: &'static str) -> Launch {
+        self.with_guard(Guard { operand, rows, why: Some(why) })
+    }
+
+    fn with_guard(mut self, guard: Guard) -> Launch {
+        self.guards.push(guard);
+        self
     }
 }
 

@@ -3,6 +3,6 @@
 mod blocks;
 mod cpu;
 pub(crate) mod cuda;
-mod rows;
+pub(crate) mod rows;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

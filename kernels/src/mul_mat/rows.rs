@@ -233,7 +233,7 @@ impl<'a> Tile<'a> {
 /// The accumulators of M rows of a with N rows of b after this piece of k, column by column. They start from
 /// zero for the first piece and from `saved` for others, and go there unless this piece is the last.
 #[inline(always)]
-fn dots<S: Simd, const M: usize, const N: usize>(
+pub(crate) fn dots<S: Simd, const M: usize, const N: usize>(
     simd: S,
     a: [&[f32]; M],
     b: [&[f32]; N],

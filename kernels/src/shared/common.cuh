@@ -21,7 +21,8 @@ struct Tensor {
     int unused;
 };
 
-// A call's record of the first id outside a table; `raised` is 0 until then.
+// A call's record of the first id outside a table; `raised` is 0 until then, and then 1 more than the number of the
+// launch's guard.
 struct Fault {
     u32 raised;
     u32 unused;
@@ -29,8 +30,8 @@ struct Fault {
     i64 place[3];
 };
 
-__device__ __forceinline__ void raise(Fault* fault, i64 id, i64 p0, i64 p1, i64 p2) {
-    if (atomicCAS(&fault->raised, 0u, 1u) != 0u) return;
+__device__ __forceinline__ void raise(Fault* fault, i64 id, i64 p0, i64 p1, i64 p2, u32 guard = 0) {
+    if (atomicCAS(&fault->raised, 0u, 1u + guard) != 0u) return;
     fault->id = id;
     fault->place[0] = p0;
     fault->place[1] = p1;

@@ -6,9 +6,9 @@ use super::memory::{Block, CudaBuffer, lock};
 use super::replay::{Replay, Topology};
 use super::{Device, backend_error};
 use crate::backend::{BackendError, Buffer, Numerics, Observer, Program, Slice, Step};
+use smallvec::SmallVec;
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, Guard, Launch};
 use ssmgraph_kernels::{Extent, check_call, cuda_kernel};
-use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Layout, Op};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,19 +53,22 @@ struct Bound {
     parameter: Vec<u64>,
 }
 
+/// The guards of a step.
+type Guards = SmallVec<[Guard; 2]>;
+
 /// The fault records of a program's guarded steps, on the device and as copied back at the end of a run.
 struct Faults {
     memory: Block,
     host: Pinned,
-    /// For each record its step and guard.
-    guards: Vec<(usize, Guard)>,
+    /// For each record its step and guards.
+    guards: Vec<(usize, Guards)>,
 }
 
 impl Faults {
     /// Empty records for the guarded steps; `None` when there are none.
     fn new(device: &Arc<Device>, stream: &Stream, steps: &[Placed<'_>]) -> Result<Option<Faults>, CudaError> {
-        let guards = steps.iter().enumerate().filter_map(|(index, step)| Some((index, step.guard()?)));
-        let guards: Vec<(usize, Guard)> = guards.collect();
+        let guards = steps.iter().enumerate().filter_map(|(index, step)| Some((index, step.guards()?)));
+        let guards: Vec<(usize, Guards)> = guards.collect();
         if guards.is_empty() {
             return Ok(None);
         }
@@ -102,7 +105,10 @@ impl Faults {
     /// The first step that met an id outside its table, in the records as last copied.
     fn first(&self) -> Option<(FaultRecord, usize, Guard)> {
         let records = self.host.bytes().chunks_exact(FAULT_BYTES).map(FaultRecord::read);
-        records.zip(&self.guards).find_map(|(record, (step, guard))| Some((record?, *step, *guard)))
+        records.zip(&self.guards).find_map(|(record, (step, guards))| {
+            let record = record?;
+            Some((record, *step, *guards.get(record.guard)?))
+        })
     }
 }
 
@@ -120,8 +126,8 @@ impl Placed<'_> {
         self.kernel.launches(&call)
     }
 
-    fn guard(&self) -> Option<Guard> {
-        self.launches(0, 0).into_iter().find_map(|launch| launch.guard)
+    fn guards(&self) -> Option<Guards> {
+        self.launches(0, 0).into_iter().map(|launch| launch.guards).find(|guards| !guards.is_empty())
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -253,7 +259,7 @@ impl CudaProgram {
         let Some((record, step, guard)) = faults.first() else { return Ok(()) };
         faults.clear(&self.stream).map_err(|error| backend_error(&self.device.name, error, 0))?;
         let op = &self.steps[step].0;
-        match checked_row(op.name(), guard.operand, record.place, record.id, guard.rows) {
+        match guard.check(op.name(), &record) {
             Err(error) => Err(BackendError::Op(error)),
             Ok(_) => Err(self.device.other(format!("{}: a kernel refused id {}", op.name(), record.id))),
         }

@@ -2,7 +2,6 @@
 
 use cuda::engine::{Engine, Geometry};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
-use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{HostTensor, Layout, Op, Storage};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -61,9 +60,9 @@ pub fn compute_in(
         unsafe { engine.run(launch.entry, geometry, &[&launch.params.bytes()], lookup)? };
     }
     if let Some(fault) = FaultRecord::read(&fault.bytes()) {
-        let guard = launches.iter().find_map(|launch| launch.guard);
-        let guard = guard.ok_or("launches without a guard raised a fault")?;
-        checked_row(op.name(), guard.operand, fault.place, fault.id, guard.rows)?;
+        let guards = launches.iter().find(|launch| !launch.guards.is_empty()).map(|launch| &launch.guards);
+        let guard = guards.and_then(|guards| guards.get(fault.guard));
+        guard.ok_or("launches without a guard raised a fault")?.check(op.name(), &fault)?;
         return Err("a fault was raised for an id that is inside its table".into());
     }
     let read = |buffer: &Device, layout: &Layout| {

@@ -1,0 +1,4 @@
+//! Softmax attention over caches.
+
+mod cpu;
+pub(crate) mod cuda;

@@ -1,0 +1,4 @@
+//! Rotary position embedding.
+
+mod cpu;
+pub(crate) mod cuda;
