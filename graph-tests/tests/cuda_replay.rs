@@ -84,7 +84,13 @@ fn replayed_is_eager_to_the_bit() {
         let mut watched = engine(model, &cuda::with_cpu(cuda::backend()));
         // A traced run goes launch by launch.
         watched.trace(Arc::new(Blind));
+        cuda::emulator().reset_counts();
         let eager: Vec<f32> = tokens.iter().flat_map(|&token| step(&mut watched, token)).collect();
+        let counts = cuda::emulator().counts();
+        assert!(
+            counts.graph_launches == 0 && counts.kernel_launches > 0,
+            "{model}: the traced run was replayed"
+        );
         assert_bits(&replayed, &eager, model);
     }
 }

@@ -86,9 +86,10 @@ impl DeviceArgs {
         if self.device != Device::Auto {
             return self.device;
         }
-        match CudaBackend::all() {
-            Ok(devices) if devices.is_empty() => Device::Cpu,
-            Ok(_) => Device::Cuda(0),
+        let usable = |count| if count > 0 { CudaBackend::new(0).map(|_| true) } else { Ok(false) };
+        match CudaBackend::count().and_then(usable) {
+            Ok(false) => Device::Cpu,
+            Ok(true) => Device::Cuda(0),
             Err(error) => {
                 eprintln!("note: the GPU cannot be used ({error}); running on the CPU");
                 Device::Cpu
@@ -136,7 +137,7 @@ pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Ba
     }
     if names.is_empty() {
         devices.extend([Device::Cpu, Device::Reference]);
-        let count = CudaBackend::all().map_err(Failure::wrong)?.len();
+        let count = CudaBackend::count().map_err(Failure::wrong)?;
         devices.extend((0..count).map(Device::Cuda));
     }
     devices.into_iter().map(|device| DeviceArgs { device, threads }.backend()).collect()

@@ -14,7 +14,7 @@ pub(crate) mod walk;
 pub use fault::{FAULT_BYTES, FaultRecord};
 pub(crate) use image::embedded;
 pub use image::{HEADERS, IMAGES, Image};
-pub use params::{Params, dtype_code};
+pub use params::Params;
 pub(crate) use quads::quad_form;
 
 use crate::Declined;

@@ -78,7 +78,7 @@ impl Params {
 }
 
 /// How `common.cuh` names an element type; −1 for types that no CUDA kernel reads.
-pub fn dtype_code(dtype: DType) -> i32 {
+fn dtype_code(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 0,
         DType::F16 => 1,

@@ -40,11 +40,11 @@ impl CudaKernel for SoftMax {
             .size(rows)
             .f32(self.scale)
             .i32(repeats.into());
-        let warps = rows.div_ceil(THREADS / WARP);
-        vec![match x.layout.ne[0] {
-            ..=SHORT_MAX => Launch::line(&IMAGE, "soft_max_short", warps, THREADS, params),
-            ..=MEDIUM_MAX => Launch::line(&IMAGE, "soft_max_medium", warps, THREADS, params),
-            _ => Launch::line(&IMAGE, "soft_max_long", rows, LONG_THREADS, params),
-        }]
+        let length = x.layout.ne[0];
+        if length > MEDIUM_MAX {
+            return vec![Launch::line(&IMAGE, "soft_max_long", rows, LONG_THREADS, params)];
+        }
+        let entry = if length <= SHORT_MAX { "soft_max_short" } else { "soft_max_medium" };
+        vec![Launch::line(&IMAGE, entry, rows.div_ceil(THREADS / WARP), THREADS, params)]
     }
 }

@@ -26,6 +26,11 @@ impl CudaError {
         CudaError { call, code: 0, reason: reason.into() }
     }
 
+    /// Whether the driver works but has no device.
+    pub fn is_no_device(&self) -> bool {
+        self.code == sys::CUresult::CUDA_ERROR_NO_DEVICE as u32
+    }
+
     /// Whether the device has no memory left.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
@@ -40,12 +45,17 @@ fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, Cud
 /// The oldest driver with every function that is called: that of CUDA 12.0.
 const DRIVER_VERSION_MIN: i32 = 12_000;
 
+/// Whether this machine has a driver.
+pub fn is_present() -> bool {
+    // SAFETY: only looks for the library.
+    unsafe { sys::is_culib_present() }
+}
+
 /// Checks that there is a driver, and starts it.
 ///
 /// Errors: no driver, one that is too old, one that does not start.
 pub fn start() -> Result<(), CudaError> {
-    // SAFETY: only looks for the library.
-    if !unsafe { sys::is_culib_present() } {
+    if !is_present() {
         return Err(CudaError::before("loading libcuda", "no CUDA driver was found on this machine"));
     }
     named("cuInit", result::init())?;

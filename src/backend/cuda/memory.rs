@@ -2,14 +2,14 @@
 //! their own.
 //!
 //! Copies are queued, not waited for: a program that starts later waits for them with one event. Programs
-//! wait for their own end, so that reading a buffer needs no more than the copy stream.
+//! hold their buffers and wait for their own end, so that reading a buffer needs no more than the copy stream.
 
 use super::driver::{Context, CudaError, DeviceMemory, Event, Pinned, Stream};
 use super::{Device, backend_error};
 use crate::backend::{BackendError, Buffer, check_range};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks start and end at multiples of this many bytes.
 const GRAIN: usize = 256;
@@ -234,14 +234,20 @@ pub struct CudaBuffer {
     block: Block,
     bytes: usize,
     read_only: bool,
+    /// Held while the bytes are copied and by programs while they run: a kernel may rely on what it has checked.
+    in_use: Mutex<()>,
 }
 
 impl CudaBuffer {
+    fn new(device: &Arc<Device>, bytes: usize, read_only: bool) -> Result<CudaBuffer, CudaError> {
+        Ok(CudaBuffer { block: Block::new(device, bytes)?, bytes, read_only, in_use: Mutex::new(()) })
+    }
+
     /// A buffer of zeros.
     ///
     /// Errors: the driver's.
     pub fn zeroed(device: &Arc<Device>, bytes: usize) -> Result<CudaBuffer, CudaError> {
-        let buffer = CudaBuffer { block: Block::new(device, bytes)?, bytes, read_only: false };
+        let buffer = CudaBuffer::new(device, bytes, false)?;
         let mut copies = lock(&device.copies);
         if bytes > 0 {
             // SAFETY: the buffer is this long, and blocks are given back only after a wait for the stream.
@@ -256,8 +262,7 @@ impl CudaBuffer {
     ///
     /// Errors: the driver's.
     pub fn holding(device: &Arc<Device>, contents: &[u8]) -> Result<CudaBuffer, CudaError> {
-        let buffer =
-            CudaBuffer { block: Block::new(device, contents.len())?, bytes: contents.len(), read_only: true };
+        let buffer = CudaBuffer::new(device, contents.len(), true)?;
         // SAFETY: as in `zeroed`.
         unsafe { lock(&device.copies).write(buffer.address(), contents)? };
         Ok(buffer)
@@ -277,6 +282,12 @@ impl CudaBuffer {
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
+
+    /// Keeps others from copying or running on the bytes. Who holds several buffers takes them in the order of
+    /// their addresses, and the device's own locks after them.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        lock(&self.in_use)
+    }
 }
 
 impl Buffer for CudaBuffer {
@@ -291,6 +302,7 @@ impl Buffer for CudaBuffer {
             return Err(device.other("weights on the device are read-only"));
         }
         let write = || {
+            let _held = self.hold();
             device.context.enter()?;
             // SAFETY: the range was checked; blocks are given back only after a wait for the copy stream.
             unsafe { lock(&device.copies).write(self.address() + offset as u64, source) }
@@ -303,8 +315,9 @@ impl Buffer for CudaBuffer {
         check_range(&device.name, offset, target.len(), self.bytes)?;
         let bytes = target.len();
         let mut read = || {
+            let _held = self.hold();
             device.context.enter()?;
-            // SAFETY: the range was checked; programs have ended when their `run` returns.
+            // SAFETY: the range was checked; a program that writes the buffer holds it until its work is done.
             unsafe { lock(&device.copies).read(self.address() + offset as u64, target) }
         };
         read().map_err(|error| backend_error(&device.name, error, bytes))
@@ -316,6 +329,6 @@ impl Buffer for CudaBuffer {
 }
 
 /// The guarded value, whatever became of an earlier holder.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,8 +44,9 @@ struct Device {
     context: Arc<Context>,
     copies: Mutex<Copies>,
     pool: Mutex<Pool>,
-    modules: Mutex<Modules>,
+    /// Before the modules, whose kernels they launch.
     executables: Mutex<Executables>,
+    modules: Mutex<Modules>,
 }
 
 impl CudaBackend {
@@ -81,15 +82,24 @@ impl CudaBackend {
         Ok(CudaBackend { device: Arc::new(device), numerics: Numerics::Exact })
     }
 
+    /// How many devices this machine has; 0 without a driver. Opens none of them.
+    ///
+    /// Errors: a driver that is there but does not work, one before CUDA 12.0.
+    pub fn count() -> Result<usize, CudaError> {
+        if !driver::is_present() {
+            return Ok(0);
+        }
+        match driver::start() {
+            Err(error) if error.is_no_device() => Ok(0),
+            started => started.and_then(|()| driver::device_count()),
+        }
+    }
+
     /// The devices of this machine; none without a driver.
     ///
-    /// Errors: a driver that is there but does not work.
+    /// Errors: as [`CudaBackend::count`] and, for each device, as [`CudaBackend::new`].
     pub fn all() -> Result<Vec<CudaBackend>, CudaError> {
-        match driver::start() {
-            Err(error) if error.code == 0 => return Ok(Vec::new()),
-            started => started?,
-        }
-        (0..driver::device_count()?).map(CudaBackend::new).collect()
+        (0..CudaBackend::count()?).map(CudaBackend::new).collect()
     }
 
     /// The same device with other numerics. `Fast` takes matrix products of `f32` weights with many tokens to

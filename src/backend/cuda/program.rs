@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, Guard, Launch};
 use ssmgraph_kernels::{Extent, check_call, cuda_kernel};
 use ssmgraph_ops::{Layout, Op};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// A compiled segment.
 pub struct CudaProgram {
@@ -27,7 +28,36 @@ pub struct CudaProgram {
     topology: Topology,
     /// What launches point into, kept alive.
     _scratch: Block,
-    _buffers: Vec<Arc<dyn Buffer>>,
+    buffers: Arc<Buffers>,
+}
+
+/// The buffers of a program's steps.
+struct Buffers {
+    /// Each once, in the order in which they are held during a run.
+    writable: Vec<Arc<dyn Buffer>>,
+    /// Kept alive.
+    _read_only: Vec<Arc<dyn Buffer>>,
+}
+
+impl Buffers {
+    fn of(steps: &[Step]) -> Buffers {
+        let slices = steps.iter().flat_map(|step| step.inputs.iter().chain(&step.results));
+        let by_address: BTreeMap<u64, Arc<dyn Buffer>> = slices
+            .filter_map(|slice| Some((cuda_buffer(&slice.buffer)?.address(), slice.buffer.clone())))
+            .collect();
+        let (read_only, writable) = by_address
+            .into_values()
+            .partition(|buffer| cuda_buffer(buffer).is_some_and(CudaBuffer::is_read_only));
+        Buffers { writable, _read_only: read_only }
+    }
+
+    fn hold(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.writable.iter().filter_map(cuda_buffer).map(CudaBuffer::hold).collect()
+    }
+}
+
+fn cuda_buffer(buffer: &Arc<dyn Buffer>) -> Option<&CudaBuffer> {
+    buffer.as_any().downcast_ref()
 }
 
 /// What is queued for a step.
@@ -75,6 +105,8 @@ impl Faults {
         let bytes = guards.len() * FAULT_BYTES;
         let (memory, host) = (Block::new(device, bytes)?, Pinned::new(&device.context, bytes)?);
         let faults = Faults { memory, host, guards };
+        // The block may be one of a dropped buffer whose upload is still queued.
+        lock(&device.copies).let_wait(stream)?;
         faults.clear(stream)?;
         Ok(Some(faults))
     }
@@ -182,11 +214,7 @@ impl CudaProgram {
             faults,
             replay: Replay::Cold,
             _scratch: scratch,
-            _buffers: steps
-                .iter()
-                .flat_map(|step| step.inputs.iter().chain(&step.results))
-                .map(|slice| slice.buffer.clone())
-                .collect(),
+            buffers: Arc::new(Buffers::of(steps)),
         })
     }
 
@@ -194,7 +222,7 @@ impl CudaProgram {
     fn queue(&self, range: Range<usize>) -> Result<(), CudaError> {
         for work in &self.work[range] {
             // SAFETY: `check_call` found the places of the step inside buffers that the program keeps alive,
-            // as it does the scratch and the fault records; `run` waits for the end. The length of a
+            // as it does the scratch and the fault records; `run` holds the buffers and waits for the end. The length of a
             // kernel's parameter was compared with what the kernel takes.
             let queued = unsafe {
                 match (work, &self.blas) {
@@ -253,6 +281,14 @@ impl CudaProgram {
         self.faults.as_ref().map_or(Ok(()), |faults| faults.download(&self.stream))
     }
 
+    /// Clears the records after a run that failed otherwise: the next one must not answer for its ids.
+    fn forget_faults(&self) {
+        if let Some(faults) = &self.faults {
+            // Fails only where the next run fails as well.
+            let _ = faults.clear(&self.stream);
+        }
+    }
+
     /// The error of the first step that met an id outside its table, if one did.
     fn check_faults(&self) -> Result<(), BackendError> {
         let Some(faults) = &self.faults else { return Ok(()) };
@@ -271,7 +307,8 @@ impl Program for CudaProgram {
         if self.work.is_empty() && observer.is_none() {
             return Ok(());
         }
-        let device = self.device.clone();
+        let (device, buffers) = (self.device.clone(), self.buffers.clone());
+        let _held = buffers.hold();
         let cuda = |error| backend_error(&device.name, error, 0);
         device.context.enter().map_err(cuda)?;
         lock(&device.copies).let_wait(&self.stream).map_err(cuda)?;
@@ -281,7 +318,10 @@ impl Program for CudaProgram {
         };
         // Waited for whatever happened: queued work uses memory that the caller may drop after an error.
         let done = self.stream.synchronize();
-        queued.and(done).map_err(cuda)?;
+        queued.and(done).map_err(|error| {
+            self.forget_faults();
+            cuda(error)
+        })?;
         self.check_faults()
     }
 
@@ -331,7 +371,7 @@ fn place<'a>(device: &Arc<Device>, step: &'a Step) -> Result<Placed<'a>, Backend
 
 /// Where a slice lies on the device.
 fn locate(device: &Arc<Device>, slice: &Slice) -> Result<Extent, BackendError> {
-    let buffer = slice.buffer.as_any().downcast_ref::<CudaBuffer>().filter(|buffer| buffer.is_on(device));
+    let buffer = cuda_buffer(&slice.buffer).filter(|buffer| buffer.is_on(device));
     let buffer = buffer.ok_or_else(|| device.other("a step names a buffer of another backend"))?;
     Ok(Extent {
         buffer: buffer.address(),
