@@ -7,10 +7,11 @@ use ssmgraph::ops::binary::{Binary, BinaryFunction};
 use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph::ops::glu::{Glu, GluFunction};
 use ssmgraph::ops::l2_norm::{Form, L2Norm};
+use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Concat, Cpy, Cumsum, DType, GetRows, Layout, MulMat, Op, Permute, Repeat, Reshape, RmsNorm,
-    SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Window,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, GetRows, Layout, MulMat, MulMatId, Op, Permute, Repeat,
+    Reshape, RmsNorm, Rope, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, TopK, Window,
 };
 use ssmgraph::{Engine, EngineOptions};
 use std::sync::Arc;
@@ -66,6 +67,8 @@ fn error_texts() {
     let norm = GatedNorm { eps: 1e-5, group_size: 5, order: Order::NormThenGate, gate: Gate::Silu };
     let add = Binary { function: BinaryFunction::Add };
     let swiglu = Glu { function: GluFunction::Swiglu, split: false, swapped: false };
+    let rope = Rope { mode: RopeMode::Neox, n_rot: 8, freq_base: 1e4, freq_scale: 1.0 };
+    let attention = Attention { scale: 0.25 };
     let window = Window { ne: [4, 4, 1, 1], nb: [4, 16, 64, 64], offset_bytes: 8 };
     let calls: Vec<(Op, Vec<Layout>)> = vec![
         (Unary { function: Function::Silu }.into(), vec![i32s(&[4])]),
@@ -89,6 +92,18 @@ fn error_texts() {
         (SoftMax { scale: 1.0, mask: true }.into(), vec![f32s(&[12, 4]), f32s(&[12, 3])]),
         (Cumsum {}.into(), vec![q8(&[32])]),
         (Argmax {}.into(), vec![f32s(&[0, 3])]),
+        (TopK { k: 4 }.into(), vec![f32s(&[3, 2])]),
+        (rope.into(), vec![f32s(&[6, 2, 3]), i32s(&[3])]),
+        (rope.into(), vec![f32s(&[8, 2, 3]), i32s(&[2])]),
+        (
+            attention.into(),
+            vec![f32s(&[8, 4, 1]), f32s(&[8, 3, 9]), f32s(&[8, 3, 9]), i32s(&[1]), i32s(&[1])],
+        ),
+        (
+            attention.into(),
+            vec![f32s(&[8, 4, 9]), f32s(&[8, 2, 8]), f32s(&[8, 2, 8]), i32s(&[1]), i32s(&[1])],
+        ),
+        (MulMatId { quantize: false }.into(), vec![f32s(&[8, 3, 4]), f32s(&[8, 3, 5]), i32s(&[2, 5])]),
         (MulMat::of(DType::F32).into(), vec![f32s(&[12, 3]), f32s(&[11, 3])]),
         (MulMat::of(DType::F32).into(), vec![f32s(&[12, 3, 2]), f32s(&[12, 3, 3])]),
         (add.into(), vec![f32s(&[12, 3]), f32s(&[5])]),

@@ -22,6 +22,7 @@ pub mod mapped;
 mod mean;
 pub mod memory;
 mod mul_mat;
+mod mul_mat_id;
 mod numerics;
 mod qk_norm;
 mod repeat;
@@ -36,6 +37,7 @@ mod ssm_conv_step;
 mod ssm_scan;
 mod sum;
 mod sum_rows;
+mod top_k;
 mod unary;
 
 pub use check::{Extent, check_call};
@@ -64,10 +66,12 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
+        Op::TopK(op) => Some(op),
         Op::Mean(op) => Some(op),
         Op::Sum(op) => Some(op),
         Op::SumRows(op) => Some(op),
         Op::MulMat(op) => Some(op),
+        Op::MulMatId(op) => Some(op),
         Op::Binary(op) => Some(op),
         Op::Scale(op) => Some(op),
         Op::Glu(op) => Some(op),
@@ -98,10 +102,12 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Attention(op) => Some(op),
         Op::Cumsum(op) => Some(op),
         Op::Argmax(op) => Some(op),
+        Op::TopK(op) => Some(op),
         Op::Mean(op) => Some(op),
         Op::Sum(op) => Some(op),
         Op::SumRows(op) => Some(op),
         Op::MulMat(op) => Some(op),
+        Op::MulMatId(op) => Some(op),
         Op::Binary(op) => Some(op),
         Op::Scale(op) => Some(op),
         Op::Glu(op) => Some(op),

@@ -92,11 +92,7 @@ impl Define for MulMat {
             let blocks = if self.quantize { quantized(&x) } else { Vec::new() };
             for m in 0..a.ne()[1] {
                 let weights = [m, i2 / share(2), i3 / share(3)];
-                let sum = if self.quantize {
-                    dot_blocks(a, weights, &blocks)
-                } else {
-                    x.iter().enumerate().map(|(k, &x)| weight(a, k, weights) * f64::from(x)).sum()
-                };
+                let sum = dot_row(a, weights, &x, self.quantize.then_some(&blocks));
                 results[0].set([m, n, i2, i3], sum);
             }
         }
@@ -158,11 +154,16 @@ impl Define for MulMat {
 
 const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
-fn weight(a: &View<'_>, k: usize, [m, a2, a3]: [usize; 3]) -> f64 {
-    a.get([k, m, a2, a3])
+/// A row of a with a row of b: with its blocks, where it was rounded.
+pub(crate) fn dot_row(a: &View<'_>, row: [usize; 3], x: &[f32], blocks: Option<&Vec<BlockQ8_0>>) -> f64 {
+    let [m, a2, a3] = row;
+    match blocks {
+        Some(blocks) => dot_blocks(a, row, blocks),
+        None => x.iter().enumerate().map(|(k, &x)| a.get([k, m, a2, a3]) * f64::from(x)).sum(),
+    }
 }
 
-fn quantized(row: &[f32]) -> Vec<BlockQ8_0> {
+pub(crate) fn quantized(row: &[f32]) -> Vec<BlockQ8_0> {
     let (blocks, _) = row.as_chunks::<Q8_0_BLOCK>();
     blocks.iter().map(quantize_q8_0).collect()
 }

@@ -11,9 +11,9 @@ use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::qk_norm::QkNorm;
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
-    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, OpError,
-    Permute, Repeat, Reshape, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum,
-    SumRows, Transpose, Window, full_shape,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, MulMatId,
+    OpError, Permute, Repeat, Reshape, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan,
+    Sum, SumRows, TopK, Transpose, Window, full_shape,
 };
 
 /// Results of the selective scan.
@@ -130,6 +130,24 @@ impl Graph {
     pub fn mul_mat(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, GraphError> {
         let dtype = self.checked(a, "mul_mat", "a")?.dtype;
         self.op1(MulMat::of(dtype), &[a, b])
+    }
+
+    /// Experts a {K, M, E}, picked by `ids` {U, N}, by b {K, U or 1, N} → {M, U, N}; id −1 gives zeros. With
+    /// Q8_0 weights as [`Graph::mul_mat`].
+    pub fn mul_mat_id(&mut self, a: Tensor, b: Tensor, ids: Tensor) -> Result<Tensor, GraphError> {
+        let dtype = self.checked(a, "mul_mat_id", "a")?.dtype;
+        self.op1(MulMatId::of(dtype), &[a, b, ids])
+    }
+
+    /// Indices of the k largest elements of each row, the largest first, I32.
+    pub fn top_k(&mut self, x: Tensor, k: usize) -> Result<Tensor, GraphError> {
+        self.op1(TopK { k }, &[x])
+    }
+
+    /// Indices of each row's elements in falling order, I32.
+    pub fn argsort(&mut self, x: Tensor) -> Result<Tensor, GraphError> {
+        let k = self.checked(x, "top_k", "x")?.ne[0];
+        self.op1(TopK { k }, &[x])
     }
 
     /// x · scale + bias

@@ -6,6 +6,7 @@
 // compare per element, so that memory is the limit (4 bytes an element). Candidates meet as one 64-bit number, an
 // order key above the complement of the index: the greatest is the largest element of lowest index, in any order of
 // meeting, so that cutting a row changes no result.
+#include "../shared/order.cuh"
 #include "../shared/row_quads.cuh"
 #include "../shared/reduce.cuh"
 
@@ -17,13 +18,6 @@ struct ArgmaxParams {
     i64 piece;
     int form;
 };
-
-// Orders as the op does; 0 is below every number.
-__device__ __forceinline__ u32 order_key(float value) {
-    if (value != value) return 0xffffffffu;
-    u32 bits = __float_as_uint(value + 0.0f);
-    return bits >> 31 != 0u ? ~bits : bits | 0x80000000u;
-}
 
 struct Best {
     float value;
@@ -57,7 +51,7 @@ __device__ __forceinline__ u64 search(const From& from, i64 first, i64 end, int 
         }
     }
     for (; i < end; i++) best.meet(from.one(i), (u32)i);
-    return (u64)order_key(best.value) << 32 | (u32)~best.index;
+    return candidate(best.value, best.index);
 }
 
 template <class Group>
@@ -69,7 +63,7 @@ __device__ __forceinline__ u64 best_of(const ArgmaxParams& p, const Group& group
 }
 
 __device__ __forceinline__ void store_index(const ArgmaxParams& p, u32 row, u64 best) {
-    ((int*)p.y.data)[row] = (int)~(u32)best;
+    ((int*)p.y.data)[row] = (int)index_of(best);
 }
 
 extern "C" __global__ void __launch_bounds__(128) argmax_warps(ArgmaxParams p) {

@@ -36,7 +36,7 @@ pub(super) struct Column<'a> {
 }
 
 /// Scales of all rows of b, then their integers.
-pub(super) fn scratch(b: &Layout) -> Scratch {
+pub(crate) fn scratch(b: &Layout) -> Scratch {
     let scales = blocks_in_row(b).saturating_mul(row_count(b)).saturating_mul(size_of::<f32>());
     Scratch { shared_bytes: scales.saturating_add(b.elements()), own_floats: 0 }
 }
@@ -53,7 +53,7 @@ fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
 }
 
 /// Rounds this worker's rows of b.
-pub(super) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
+pub(crate) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
     let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
         let (scales, integers) = places(b.layout(), number);
@@ -75,7 +75,7 @@ pub(super) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
 }
 
 /// Computes one part of the result.
-pub(super) fn multiply(call: &Call, part: &Part) {
+pub(crate) fn multiply(call: &Call, part: &Part<'_>) {
     let row_len = call.inputs[1].ne()[0];
     let panel = (PANEL_BYTES / row_len.max(1) / TILE_COLUMNS * TILE_COLUMNS).max(TILE_COLUMNS);
     for first_column in part.columns.clone().step_by(panel) {
@@ -92,15 +92,14 @@ pub(super) fn multiply(call: &Call, part: &Part) {
 }
 
 /// M rows of a with the columns of a panel.
-fn multiply_rows<const M: usize>(call: &Call, part: &Part, first_row: usize, columns: Range<usize>) {
-    let [batch2, batch3] = part.batch;
+fn multiply_rows<const M: usize>(call: &Call, part: &Part<'_>, first_row: usize, columns: Range<usize>) {
     let weights: [&[Block]; M] = std::array::from_fn(|m| {
         let row = [first_row + m, part.weights[0], part.weights[1]];
         call.inputs[0].row_bytes(row).expect("blocks are packed").as_chunks().0
     });
     let store = |n: usize, values: &[f32; M]| {
         // SAFETY: the rows and columns of the part belong to this worker alone.
-        let target = unsafe { call.results[0].f32_row([n, batch2, batch3], first_row..first_row + M) };
+        let target = unsafe { call.results[0].f32_row(part.result_row(n), first_row..first_row + M) };
         target.copy_from_slice(values);
     };
     let whole = columns.start + columns.len() / TILE_COLUMNS * TILE_COLUMNS;
@@ -114,9 +113,10 @@ fn multiply_rows<const M: usize>(call: &Call, part: &Part, first_row: usize, col
     }
 }
 
-fn column<'a>(call: &'a Call, part: &Part, n: usize) -> Column<'a> {
+fn column<'a>(call: &'a Call, part: &Part<'_>, n: usize) -> Column<'a> {
     let b = call.inputs[1].layout();
-    let number = n + b.ne[1] * (part.batch[0] + b.ne[2] * part.batch[1]);
+    let [first, batch2, batch3] = part.row_of_b(b, n);
+    let number = first + b.ne[1] * (batch2 + b.ne[2] * batch3);
     let (scales, integers) = places(b, number);
     // SAFETY: all workers rounded their rows before the barrier, and nobody writes them since.
     let (scales, integers) = unsafe { (call.shared.bytes(scales), call.shared.bytes(integers)) };

@@ -10,28 +10,54 @@
 
 use super::{blocks, rows};
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::Call;
+use crate::shared::call::{Call, Row};
 use crate::shared::pool::Worker;
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{Layout, MulMat, OpError};
 use std::ops::Range;
 
 /// Rows of a in a tile.
-pub(super) const TILE_ROWS: usize = 4;
+pub(crate) const TILE_ROWS: usize = 4;
 
 /// Fewest columns worth a part of their own when work is split over columns.
 const COLUMNS_MIN: usize = 16;
 
-/// A part of the result: some rows of a times some columns, in one batch.
-pub(super) struct Part {
-    /// Indices on axes 2 and 3 of b and of the result.
-    pub batch: [usize; 2],
+/// Where columns stand in b and in the result.
+pub(crate) enum Columns<'a> {
+    /// Column n is index n on axis 1; these are those on axes 2 and 3.
+    Batch([usize; 2]),
+    /// Column n is the n-th of these rows of the result. In b they may share one along axis 1.
+    Listed(&'a [Row]),
+}
+
+/// A part of the result: some rows of a times some columns.
+pub(crate) struct Part<'a> {
+    /// Where the columns stand.
+    pub place: Columns<'a>,
     /// Indices on axes 2 and 3 of a.
     pub weights: [usize; 2],
     /// Rows of a: index m.
     pub rows: Range<usize>,
-    /// Rows of b: index n.
+    /// Columns: numbers n.
     pub columns: Range<usize>,
+}
+
+impl Part<'_> {
+    /// The row of the result that column n is.
+    #[inline(always)]
+    pub fn result_row(&self, n: usize) -> Row {
+        match self.place {
+            Columns::Batch([batch2, batch3]) => [n, batch2, batch3],
+            Columns::Listed(rows) => rows[n],
+        }
+    }
+
+    /// The row of b that column n is.
+    #[inline(always)]
+    pub fn row_of_b(&self, b: &Layout, n: usize) -> Row {
+        let [first, batch2, batch3] = self.result_row(n);
+        [if b.ne[1] == 1 { 0 } else { first }, batch2, batch3]
+    }
 }
 
 impl CpuKernel for MulMat {
@@ -45,7 +71,7 @@ impl CpuKernel for MulMat {
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {
         let [a, b] = inputs else { unreachable!("the arity was checked") };
-        if self.quantize { blocks::scratch(b) } else { rows::scratch(a, b) }
+        if self.quantize { blocks::scratch(b) } else { rows::scratch(a, b, b.ne[1]) }
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
@@ -66,7 +92,7 @@ impl CpuKernel for MulMat {
 }
 
 /// Calls `multiply` with the parts that make up this worker's share.
-fn for_each_part(call: &Call, worker: &Worker<'_>, mut multiply: impl FnMut(Part)) {
+fn for_each_part(call: &Call, worker: &Worker<'_>, mut multiply: impl FnMut(Part<'_>)) {
     if call.results[0].layout().is_empty() {
         return;
     }
@@ -83,7 +109,7 @@ fn for_each_part(call: &Call, worker: &Worker<'_>, mut multiply: impl FnMut(Part
         let count = (groups - first).min(share.end - next);
         let (batch, chunk) = ([outer / chunks % b2, outer / chunks / b2], outer % chunks);
         multiply(Part {
-            batch,
+            place: Columns::Batch(batch),
             weights: [batch[0] / (b2 / a2), batch[1] / (b3 / a3)],
             rows: first * TILE_ROWS..m.min((first + count) * TILE_ROWS),
             columns: n * chunk / chunks..n * (chunk + 1) / chunks,

@@ -52,7 +52,7 @@ impl CudaKernel for MulMat {
 
     fn scratch_bytes(&self, inputs: &[Layout], results: &[Layout]) -> usize {
         match self.quantize && !results[0].is_empty() {
-            true => inputs[1].elements() + inputs[1].elements() / Q8_0_BLOCK * size_of::<f32>(),
+            true => quantized_bytes(&inputs[1]),
             false => 0,
         }
     }
@@ -64,10 +64,8 @@ impl CudaKernel for MulMat {
         }
         let (quants, scales) = (call.scratch, call.scratch + b.layout.elements() as u64);
         let mut launches = Vec::new();
-        let blocks = b.layout.elements() / Q8_0_BLOCK;
-        if self.quantize && blocks > 0 {
-            let params = Params::new().tensor(b).address(quants).address(scales).size(blocks);
-            launches.push(Launch::line(&IMAGE, "mul_mat_quantize", blocks.div_ceil(WARPS), THREADS, params));
+        if self.quantize {
+            launches.extend(quantize(b, quants, scales));
         }
         let form = Form::of(y.layout.ne[1]);
         let [tiles_m, tiles_n] = form.tiles(y.layout.ne[0], y.layout.ne[1]);
@@ -83,6 +81,19 @@ impl CudaKernel for MulMat {
     }
 }
 
+/// Bytes of the rows of b as integers, then their scales.
+pub(crate) fn quantized_bytes(b: &Layout) -> usize {
+    b.elements() + b.elements() / Q8_0_BLOCK * size_of::<f32>()
+}
+
+/// The launch that rounds the rows of b, if they have elements.
+pub(crate) fn quantize(b: &DeviceTensor, quants: u64, scales: u64) -> Option<Launch> {
+    let blocks = b.layout.elements() / Q8_0_BLOCK;
+    let params = Params::new().tensor(b).address(quants).address(scales).size(blocks);
+    let launch = || Launch::line(&IMAGE, "mul_mat_quantize", blocks.div_ceil(WARPS), THREADS, params);
+    (blocks > 0).then(launch)
+}
+
 /// The entries for one, up to four, and more columns.
 fn entries(quantize: bool, weights: DType) -> [&'static str; 3] {
     match weights {
@@ -96,7 +107,7 @@ fn entries(quantize: bool, weights: DType) -> [&'static str; 3] {
 
 /// Whether each row is packed, has whole groups of four elements, and every group lies at a multiple of its
 /// size; for blocks, whether they lie at even addresses.
-fn reads_fours(tensor: &DeviceTensor) -> bool {
+pub(crate) fn reads_fours(tensor: &DeviceTensor) -> bool {
     let layout = &tensor.layout;
     let blocks = layout.dtype == DType::Q8_0;
     let element = layout.dtype.block_bytes();

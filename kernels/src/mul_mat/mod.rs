@@ -1,7 +1,7 @@
 //! Matrix products.
 
-mod blocks;
-mod cpu;
+pub(crate) mod blocks;
+pub(crate) mod cpu;
 pub(crate) mod cuda;
 pub(crate) mod rows;
 #[cfg(target_arch = "x86_64")]

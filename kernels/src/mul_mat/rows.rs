@@ -22,14 +22,15 @@ const COLUMNS_MAX: usize = 256;
 const LANES_MAX: usize = 16;
 
 /// Whether rows of b have to be copied first.
-pub(super) fn needs_packing(b: &Layout) -> bool {
+pub(crate) fn needs_packing(b: &Layout) -> bool {
     !b.rows_packed()
 }
 
-pub(super) fn scratch(a: &Layout, b: &Layout) -> Scratch {
+/// For products of a with up to `columns` rows of b at a time.
+pub(crate) fn scratch(a: &Layout, b: &Layout, columns: usize) -> Scratch {
     let shared_bytes = if needs_packing(b) { b.elements().saturating_mul(size_of::<f32>()) } else { 0 };
     let sums =
-        if a.ne[0] > DEPTH { TILE_ROWS * columns_in_panel(a.ne[0]).min(b.ne[1]) * LANES_MAX } else { 0 };
+        if a.ne[0] > DEPTH { TILE_ROWS * columns_in_panel(a.ne[0]).min(columns) * LANES_MAX } else { 0 };
     Scratch { shared_bytes, own_floats: TILE_ROWS * DEPTH + sums }
 }
 
@@ -38,7 +39,7 @@ fn columns_in_panel(depth: usize) -> usize {
 }
 
 /// Copies this worker's rows of b into the scratch, one after another.
-pub(super) fn pack(b: &In, shared: &Shared, worker: &Worker<'_>) {
+pub(crate) fn pack(b: &In, shared: &Shared, worker: &Worker<'_>) {
     let row_bytes = b.ne()[0] * size_of::<f32>();
     let first = worker.share(row_count(b.layout())).start;
     for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
@@ -49,13 +50,13 @@ pub(super) fn pack(b: &In, shared: &Shared, worker: &Worker<'_>) {
 }
 
 /// Computes one part of the result.
-pub(super) fn multiply(call: &Call, part: &Part, own: &mut [f32]) {
+pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
     simd::arch().dispatch(Panels { call, part, own });
 }
 
 struct Panels<'a> {
     call: &'a Call,
-    part: &'a Part,
+    part: &'a Part<'a>,
     own: &'a mut [f32],
 }
 
@@ -109,7 +110,7 @@ impl<'a> Panels<'a> {
 #[inline(always)]
 fn piece_of_a<'a>(
     call: &'a Call,
-    part: &Part,
+    part: &Part<'_>,
     first_row: usize,
     rows: usize,
     k: std::ops::Range<usize>,
@@ -135,7 +136,7 @@ fn piece_of_a<'a>(
 /// Up to four rows of a, a piece of k, against the columns of a panel.
 struct Tile<'a> {
     call: &'a Call,
-    part: &'a Part,
+    part: &'a Part<'a>,
     first_row: usize,
     k: std::ops::Range<usize>,
 }
@@ -145,12 +146,12 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     fn column(&self, n: usize) -> &'a [f32] {
         let b = &self.call.inputs[1];
-        let [batch2, batch3] = self.part.batch;
-        match b.f32_row([n, batch2, batch3]) {
+        let place @ [first, batch2, batch3] = self.part.row_of_b(b.layout(), n);
+        match b.f32_row(place) {
             Some(row) => &row[self.k.clone()],
             None => {
                 let [row_len, columns, b2, _] = b.ne();
-                let number = n + columns * (batch2 + b2 * batch3);
+                let number = first + columns * (batch2 + b2 * batch3);
                 let start = (number * row_len + self.k.start) * size_of::<f32>();
                 // SAFETY: all workers packed their rows before the barrier, and nobody writes them since.
                 let bytes = unsafe { self.call.shared.bytes(start..start + self.k.len() * size_of::<f32>()) };
@@ -215,14 +216,13 @@ impl<'a> Tile<'a> {
         first_column: usize,
         tile: [[S::f32s; M]; N],
     ) {
-        let [batch2, batch3] = self.part.batch;
         for (n, column) in tile.into_iter().enumerate() {
             // Closures would not be compiled for the instruction set: loops only.
             let mut values = [0.0; M];
             for m in 0..M {
                 values[m] = simd.reduce_sum_f32s(column[m]);
             }
-            let row = [first_column + n, batch2, batch3];
+            let row = self.part.result_row(first_column + n);
             // SAFETY: the rows and columns of the part belong to this worker alone.
             let target = unsafe { self.call.results[0].f32_row(row, self.first_row..self.first_row + M) };
             target.copy_from_slice(&values);

@@ -5,6 +5,7 @@ pub mod call;
 pub mod convert;
 pub mod copy;
 pub mod math;
+pub mod order;
 pub mod pool;
 pub mod reduce;
 pub mod simd;

@@ -10,8 +10,9 @@ use ssmgraph::ops::qk_norm::QkNorm;
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, Op, OpKind,
-    Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, MulMatId,
+    Op, OpKind, Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
+    TopK,
 };
 
 /// An op to measure.
@@ -142,6 +143,8 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
             let op = Rope { mode: RopeMode::Neox, n_rot: 64, freq_base: 1e6, freq_scale: 1.0 };
             (op.into(), vec![f32s(&[256, 8, tokens]), ids(tokens, 4096)])
         }
+        OpKind::TopK => (TopK { k: 8 }.into(), vec![f32s(&[128, tokens])]),
+        OpKind::MulMatId => return Some(mul_mat_id(tokens)),
         OpKind::Attention => return Some(attention(tokens)),
         OpKind::Cumsum => (Cumsum {}.into(), vec![inner()]),
         OpKind::Argmax => (Argmax {}.into(), vec![f32s(&[50_280, tokens.min(8)])]),
@@ -178,6 +181,19 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
 fn get_rows(tokens: usize) -> Workload {
     let inputs = vec![f32s(&[EMBD, 8192]), ids(tokens, 8192)];
     Workload { bytes: Some(2 * EMBD * tokens * 4 + tokens * 4), ..workload(GetRows {}, inputs, tokens) }
+}
+
+/// Eight of 32 experts for each token.
+fn mul_mat_id(tokens: usize) -> Workload {
+    const EXPERTS: usize = 32;
+    const USED: usize = 8;
+    let picked: Vec<i32> = (0..USED * tokens).map(|index| (index * 5 % EXPERTS) as i32).collect();
+    let picked = HostTensor::from_i32(&[USED, tokens], &picked).expect("as many ids");
+    let a = uniform(DType::F16, &[EMBD, INNER / 4, EXPERTS]);
+    let weights = a.layout().span_bytes() / EXPERTS * EXPERTS.min(USED * tokens);
+    let bytes = weights + 4 * tokens * (EMBD + USED * INNER / 4 + USED);
+    let op = MulMatId::of(DType::F16);
+    Workload { bytes: Some(bytes), ..workload(op, vec![a, f32s(&[EMBD, 1, tokens]), picked], tokens) }
 }
 
 /// Heads of 128, four to a key; the cache is filled to its half, then the tokens.

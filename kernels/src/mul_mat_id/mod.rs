@@ -1,0 +1,4 @@
+//! Matrix products with picked matrices.
+
+mod cpu;
+pub(crate) mod cuda;
