@@ -117,7 +117,9 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::Concat(op) => Some(op),
         Op::Repeat(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
-        Op::GatedDeltaNet(_) | Op::DecayGate(_) | Op::QkNorm(_) => None,
+        Op::GatedDeltaNet(op) => Some(op),
+        Op::DecayGate(op) => Some(op),
+        Op::QkNorm(op) => Some(op),
         Op::Reshape(_) | Op::Window(_) | Op::Permute(_) | Op::Transpose(_) => None,
     }
 }

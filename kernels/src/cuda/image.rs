@@ -81,4 +81,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::ssm_conv::cuda::IMAGE,
     &crate::ssm_conv_step::cuda::IMAGE,
     &crate::ssm_scan::cuda::IMAGE,
+    &crate::gated_delta_net::cuda::IMAGE,
+    &crate::decay_gate::cuda::IMAGE,
+    &crate::qk_norm::cuda::IMAGE,
 ];

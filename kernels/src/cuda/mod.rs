@@ -9,6 +9,7 @@ mod image;
 pub(crate) mod moves;
 mod params;
 mod quads;
+pub(crate) mod snapshots;
 pub(crate) mod walk;
 
 pub use fault::{FAULT_BYTES, FaultRecord};

@@ -1,3 +1,4 @@
 //! The logarithm of a decay.
 
 mod cpu;
+pub(crate) mod cuda;

@@ -1,4 +1,5 @@
 //! The gated delta rule.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 mod step;

@@ -11,6 +11,15 @@ pub(crate) static IMAGE: Image = embedded!("l2_norm");
 
 const ENTRIES: Entries = Entries { heads: "l2_norm_heads", warps: "l2_norm_warps", blocks: "l2_norm_blocks" };
 
+/// From the sum of a row's squares to the factor of its elements.
+pub(crate) fn scale_of(norm: L2Norm) -> NormScale {
+    let eps = f64::from(norm.eps);
+    match norm.form {
+        Form::Max => NormScale { share: 1.0, eps: 0.0, length_min: eps },
+        Form::Add => NormScale { share: 1.0, eps, length_min: 0.0 },
+    }
+}
+
 impl CudaKernel for L2Norm {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
         norm_supported(inputs[0].rows(), inputs[0].ne[0])
@@ -26,12 +35,7 @@ impl CudaKernel for L2Norm {
             return Vec::new();
         }
         let (rows, length) = (x.layout.rows(), x.layout.ne[0]);
-        let eps = f64::from(self.eps);
-        let scale = match self.form {
-            Form::Max => NormScale { share: 1.0, eps: 0.0, length_min: eps },
-            Form::Add => NormScale { share: 1.0, eps, length_min: 0.0 },
-        };
-        let params = scale.append(Params::new().tensor(x).tensor(y).size(rows));
+        let params = scale_of(*self).append(Params::new().tensor(x).tensor(y).size(rows));
         let params = params.i32(norm_form(x, length)).i32(norm_form(y, length));
         vec![norm_launch(&IMAGE, &ENTRIES, rows, length, params)]
     }

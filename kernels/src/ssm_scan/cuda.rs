@@ -1,17 +1,15 @@
 //! Launches of `ssm_scan`: a form by the sizes of the state, and as many launches as the snapshots need.
 
 use crate::Declined;
+use crate::cuda::snapshots::{Part, append_snapshots, parts, state_after};
 use crate::cuda::{CudaCall, CudaKernel, DeviceTensor, GRID_X_MAX, Image, Launch, Params, WARP, embedded};
 use ssmgraph_ops::{Layout, SsmScan};
-use std::ops::Range;
 
 /// The kernel's source and PTX.
 pub(crate) static IMAGE: Image = embedded!("ssm_scan");
 
 const WARPS: usize = 4;
 const THREADS: usize = WARPS * WARP;
-/// States that one launch can write.
-const SNAPSHOTS: usize = 8;
 /// Most states of a row that registers hold.
 const STATES_MAX: usize = 256;
 /// With this many warps of four rows, the device is busy; below, warps of one row use more of it.
@@ -121,65 +119,14 @@ impl CudaKernel for SsmScan {
     }
 }
 
-/// The tokens of one launch and those among them after which the state is a result. Without tokens, the
-/// state as it starts is the result of token 0.
-struct Part {
-    tokens: Range<usize>,
-    kept: Range<usize>,
-}
-
-impl Part {
-    fn last(&self) -> usize {
-        self.kept.end - 1
-    }
-}
-
-/// Cuts a call so that each launch writes at most [`SNAPSHOTS`] of the last `states` states.
-fn parts(tokens: usize, states: usize) -> Vec<Part> {
-    if tokens == 0 {
-        return vec![Part { tokens: 0..0, kept: 0..1 }];
-    }
-    let (mut parts, mut start, mut kept) = (Vec::new(), 0, tokens - states);
-    while kept < tokens {
-        let end = tokens.min(kept + SNAPSHOTS);
-        parts.push(Part { tokens: start..end, kept: kept..end });
-        (start, kept) = (end, end);
-    }
-    parts
-}
-
-/// The result that holds the state after a token.
-fn state_after<'a>(call: &CudaCall<'a>, tokens: usize, token: usize) -> &'a DeviceTensor {
-    &call.results[tokens.max(1) - token]
-}
-
 fn parameters(call: &CudaCall<'_>, form: &Form, part: &Part, continued: Option<&DeviceTensor>) -> Params {
     let [s, x, dt, a, b, c, ids] = call.inputs else { unreachable!("the arity was checked") };
     let params = Params::new().tensor(continued.unwrap_or(s));
     let params = [x, dt, a, b, c, ids].into_iter().fold(params, |params, tensor| params.tensor(tensor));
     let params = params.address(call.results[0].address);
-    let params = (part.kept.start..part.kept.start + SNAPSHOTS).fold(params, |params, token| {
-        let kept = part.kept.contains(&token);
-        params.address(if kept { state_after(call, x.layout.ne[2], token).address } else { 0 })
-    });
+    let params = append_snapshots(params, call, x.layout.ne[2], part);
     let heads_per_group = s.layout.ne[2].checked_div(b.layout.ne[1]).unwrap_or(1).max(1);
     let params = params.size(part.tokens.start).size(part.tokens.end).size(part.kept.start);
     let params = params.size(heads_per_group).size(s.layout.ne[3]).address(call.fault);
     params.i32(part.kept.len() as i32).i32(continued.is_some().into()).i32(form.lanes as i32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn launches_go_on_from_one_another() {
-        let cut = |tokens, states| -> Vec<(Range<usize>, Range<usize>)> {
-            parts(tokens, states).into_iter().map(|part| (part.tokens, part.kept)).collect()
-        };
-        assert_eq!(cut(0, 1), [(0..0, 0..1)]);
-        assert_eq!(cut(5, 1), [(0..5, 4..5)]);
-        assert_eq!(cut(20, 8), [(0..20, 12..20)]);
-        assert_eq!(cut(20, 17), [(0..11, 3..11), (11..19, 11..19), (19..20, 19..20)]);
-    }
 }
