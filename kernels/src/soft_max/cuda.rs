@@ -42,8 +42,8 @@ impl CudaKernel for SoftMax {
             .i32(repeats.into());
         let warps = rows.div_ceil(THREADS / WARP);
         vec![match x.layout.ne[0] {
-            ..=SHORT_MAX => Launch::line(&IMAGE, "soft_max_short", warps, THREADS, params),
-            ..=MEDIUM_MAX => Launch::line(&IMAGE, "soft_max_medium", warps, THREADS, params),
+            length if length <= SHORT_MAX => Launch::line(&IMAGE, "soft_max_short", warps, THREADS, params),
+            length if length <= MEDIUM_MAX => Launch::line(&IMAGE, "soft_max_medium", warps, THREADS, params),
             _ => Launch::line(&IMAGE, "soft_max_long", rows, LONG_THREADS, params),
         }]
     }
