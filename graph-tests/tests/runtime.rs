@@ -483,6 +483,40 @@ fn fused_and_unfused_and_kept_chains_agree() {
     insta::assert_snapshot!(format!("{fused_graph}\n{fused_plan}"));
 }
 
+/// The gate of a delta net, written in parts, is one op; kept parts stay apart.
+#[test]
+fn a_decay_gate_in_parts_is_one_op() {
+    let (heads, tokens) = (12, 7);
+    let build = |keep: Option<usize>| {
+        let mut graph = Graph::new();
+        let alpha = graph.input("alpha", F32, &[heads, tokens]).unwrap();
+        let bias = graph.input("bias", F32, &[heads]).unwrap();
+        let a = graph.input("a", F32, &[heads]).unwrap();
+        let sum = graph.add(alpha, bias).unwrap();
+        let softplus = graph.softplus(sum).unwrap();
+        let gate = graph.mul(softplus, a).unwrap();
+        graph.output(gate).unwrap();
+        if let Some(kept) = keep {
+            graph.keep([sum, softplus][kept]).unwrap();
+        }
+        let mut session = Session::new(&graph, &Devices::cpu(Some(1))).unwrap();
+        let ramp = |n: usize| (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 10.0).collect::<Vec<f32>>();
+        session.set(alpha, &ramp(heads * tokens)).unwrap();
+        session.set(bias, &ramp(heads)).unwrap();
+        session.set(a, &ramp(heads)).unwrap();
+        session.run().unwrap();
+        (session.plan().graph.to_text(), session.get::<f32>(gate).unwrap())
+    };
+    let (text, fused) = build(None);
+    assert!(text.contains("decay_gate") && !text.contains("softplus"), "{text}");
+    for kept in [0, 1] {
+        let (text, unfused) = build(Some(kept));
+        assert!(!text.contains("decay_gate"), "{text}");
+        let worst = fused.iter().zip(&unfused).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "fused and unfused differ by {worst}");
+    }
+}
+
 #[test]
 fn a_graph_handed_over_twice_is_unchanged_and_a_new_one_is_what_runs() {
     let devices = Devices::cpu(Some(1));

@@ -4,6 +4,7 @@
 
 use ssmgraph_kernels::{Memory, Place, Program, ProgramError, Step};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
+use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::{Cumsum, DType, HostTensor, Layout, Op, RmsNorm, SoftMax, SsmConv, SsmConvStep, SsmScan};
@@ -158,6 +159,83 @@ fn a_start_row_outside_the_pool_is_an_error() {
         operands[6] = HostTensor::from_i32(&[2], &[0, id]).unwrap();
         let refused = op.evaluate(&operands).unwrap_err();
         assert_eq!(try_run(&op, &operands, None).unwrap_err(), ProgramError::Op(refused));
+    }
+}
+
+/// Operands of a delta net: state, q, k, v, g, beta, ids.
+fn delta_operands(size: usize, vector_gate: bool, tokens: usize, sequences: usize) -> Vec<HostTensor> {
+    let (key_heads, heads) = (2, 4);
+    let mut values = Values::new(9);
+    let mut tensor = |ne: &[usize], low, high| values.tensor(DType::F32, ne, low, high);
+    let unit = 1.7 / (size as f64).sqrt();
+    vec![
+        tensor(&[size, size, heads, sequences], -1.0, 1.0),
+        tensor(&[size, key_heads, tokens, sequences], -unit, unit),
+        tensor(&[size, key_heads, tokens, sequences], -unit, unit),
+        tensor(&[size, heads, tokens, sequences], -1.0, 1.0),
+        tensor(&[if vector_gate { size } else { 1 }, heads, tokens, sequences], -2.0, 0.0),
+        tensor(&[1, heads, tokens, sequences], 0.0, 1.0),
+        HostTensor::from_i32(&[sequences], &(0..sequences as i32).collect::<Vec<_>>()).unwrap(),
+    ]
+}
+
+fn delta_op(snapshots: usize) -> Op {
+    GatedDeltaNet { grouping: Grouping::Interleaved, snapshots }.into()
+}
+
+#[test]
+fn a_delta_net_may_be_split_over_calls_anywhere() {
+    for (size, vector_gate) in [(16, false), (37, true), (64, false), (128, true), (300, false)] {
+        let operands = delta_operands(size, vector_gate, 19, 2);
+        let whole = run(&delta_op(19), &operands);
+        for at in [1, 2, 16, 18] {
+            let part = |range: Range<usize>, start: &HostTensor| {
+                let mut part = operands.clone();
+                part[1..6].iter_mut().for_each(|tensor| *tensor = cut(tensor, 2, range.clone()));
+                part[0] = start.clone();
+                run(&delta_op(1), &part)
+            };
+            let first = part(0..at, &operands[0]);
+            let second = part(at..19, &first[1]);
+            let what = format!("size {size}, split at {at}");
+            assert_joined(&whole[0], &[first[0].clone(), second[0].clone()], 2, &what);
+            assert!(whole[1].bytes() == second[1].bytes(), "{what}: final state");
+            assert!(whole[20 - at].bytes() == first[1].bytes(), "{what}: state after {at} tokens");
+        }
+    }
+}
+
+#[test]
+fn a_delta_net_of_a_batch_is_each_sequence_alone() {
+    for (size, vector_gate) in [(16, false), (37, true), (128, false)] {
+        let operands = delta_operands(size, vector_gate, 5, 3);
+        let whole = run(&delta_op(1), &operands);
+        let alone = |sequence: usize| {
+            let mut part: Vec<HostTensor> =
+                operands[..6].iter().map(|tensor| cut(tensor, 3, sequence..sequence + 1)).collect();
+            part.push(HostTensor::from_i32(&[1], &[0]).unwrap());
+            run(&delta_op(1), &part)
+        };
+        let parts: Vec<_> = (0..3).map(alone).collect();
+        for result in [0, 1] {
+            let parts: Vec<_> = parts.iter().map(|part| part[result].clone()).collect();
+            assert_joined(&whole[result], &parts, 3, &format!("size {size}, result {result}"));
+        }
+    }
+}
+
+#[test]
+fn a_strength_of_zero_keeps_a_state_without_decay() {
+    for (size, vector_gate) in [(37, false), (128, true)] {
+        let mut operands = delta_operands(size, vector_gate, 2, 1);
+        for (operand, value) in [(2, f64::NAN), (3, f64::INFINITY), (4, 0.0), (5, 0.0)] {
+            operands[operand] = fill(*operands[operand].layout(), |_| value);
+        }
+        // Zeros keep their signs, too.
+        operands[0] = fill(*operands[0].layout(), |index| [0.0, -0.0, operands[0].get(index)][index[0] % 3]);
+        let results = run(&delta_op(1), &operands);
+        assert!(results[1].bytes() == operands[0].bytes(), "size {size}");
+        assert!(results[0].to_f64().iter().all(|y| y.is_finite()), "size {size}");
     }
 }
 

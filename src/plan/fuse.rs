@@ -1,13 +1,15 @@
 //! Passes from graph to graph: fuse neighbours into ops that do both, drop what nobody needs.
 
 use super::PlanError;
-use crate::graph::{Action, Flags, Graph, Node};
+use crate::graph::{Action, Flags, Graph, Node, Tensor};
+use smallvec::{SmallVec, smallvec};
 use ssmgraph_ops::binary::{Binary, BinaryFunction};
 use ssmgraph_ops::unary::{Function, Unary};
-use ssmgraph_ops::{Op, RmsNorm, SsmConv};
+use ssmgraph_ops::{DecayGate, Op, RmsNorm, SsmConv};
 
-/// Finds ops written in parts: rms_norm then mul by a weight; ssm_conv then add of a bias, then silu. The
-/// parts that became useless stay for [`prune`]. Returns the new graph and, for each old node, its new index.
+/// Finds ops written in parts: rms_norm then mul by a weight; ssm_conv then add of a bias, then silu; add of
+/// a bias, then softplus, then mul by a rate, which is decay_gate. The parts that became useless stay for
+/// [`prune`]. Returns the new graph and, for each old node, its new index.
 pub fn fuse(graph: &Graph) -> (Graph, Vec<Option<u32>>) {
     // A part may only disappear into its user if nobody else sees it.
     let single: Vec<bool> = graph
@@ -19,10 +21,36 @@ pub fn fuse(graph: &Graph) -> (Graph, Vec<Option<u32>>) {
         })
         .collect();
     graph.rebuild(|new, index, node| {
-        let inner = graph.node(index).operands.first().map(|operand| operand.node());
-        let private = inner.is_some_and(|inner| single[inner]);
-        Some(if private { fuse_node(new, node) } else { node })
+        let first = |index: usize| graph.node(index).operands.first().map(|operand| operand.node());
+        let Some(inner) = first(index).filter(|&inner| single[inner]) else { return Some(node) };
+        // Nodes keep their indices here, since none is dropped.
+        let whole = first(inner).filter(|&innermost| single[innermost]);
+        let gate = whole.and_then(|innermost| decay_gate(new, &node, innermost));
+        Some(gate.unwrap_or_else(|| fuse_node(new, node)))
     })
+}
+
+/// softplus(alpha + bias) · a as one op; `innermost` is the sum.
+fn decay_gate(graph: &Graph, node: &Node, innermost: usize) -> Option<Node> {
+    let (softplus, sum) = (graph.node(node.operands[0].node()), graph.node(innermost));
+    let (Action::Op(outer), Action::Op(middle), Action::Op(inner)) =
+        (&node.action, &softplus.action, &sum.action)
+    else {
+        return None;
+    };
+    let parts = *outer == Op::from(Binary { function: BinaryFunction::Mul })
+        && *middle == Op::from(Unary { function: Function::Softplus })
+        && *inner == Op::from(Binary { function: BinaryFunction::Add });
+    if !parts {
+        return None;
+    }
+    let operands: SmallVec<[Tensor; 4]> = smallvec![sum.operands[0], node.operands[1], sum.operands[1]];
+    let layouts: Vec<_> =
+        operands.iter().map(|operand| graph.node(operand.node()).results[operand.result()]).collect();
+    let op = Op::from(DecayGate {});
+    // Sums of other types stay apart.
+    let fits = op.infer(&layouts).is_ok_and(|results| results == node.results);
+    fits.then(|| Node { action: Action::Op(op), operands, ..node.clone() })
 }
 
 /// The node with the work of its first operand folded in, or the node as it was.

@@ -5,6 +5,7 @@ mod support;
 
 use cuda::engine::{Engine, Mode};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
+use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op, SsmConv, SsmConvStep, SsmScan};
 use std::sync::LazyLock;
 
@@ -315,4 +316,127 @@ fn a_scan_names_the_first_id_outside_its_pool() {
         let want = format!("ssm_scan: ids[1, 0, 0] = {rows}, expected −1 or a row below {rows}");
         assert_eq!(error.to_string(), want);
     }
+}
+
+// ---- gated_delta_net
+
+struct Delta {
+    /// state, q, k, v, g, beta.
+    operands: Vec<HostTensor>,
+    ids: Vec<i32>,
+    tokens: usize,
+    grouping: Grouping,
+}
+
+impl Delta {
+    fn random(values: &mut Values) -> Delta {
+        let size = [16, 32, 64, 128, 1 + values.below(140), 1 + values.below(300)][values.below(6)];
+        let key_heads = 1 + values.below(2);
+        let heads = key_heads * (1 + values.below(2));
+        let gates = if values.below(2) == 0 { size } else { 1 };
+        let [tokens, sequences] = [1 + values.below(if size > 64 { 6 } else { 24 }), 2 + values.below(2)];
+        let grouping = [Grouping::Tiled, Grouping::Interleaved][values.below(2)];
+        let mut tensor = |ne: &[usize], low: f64, high: f64| {
+            let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+            values.arranged(arrangement, DType::F32, ne, low, high)
+        };
+        let unit = 1.7 / (size as f64).sqrt();
+        let operands = vec![
+            tensor(&[size, size, heads, sequences + 1], -1.0, 1.0),
+            tensor(&[size, key_heads, tokens, sequences], -unit, unit),
+            tensor(&[size, key_heads, tokens, sequences], -unit, unit),
+            tensor(&[size, heads, tokens, sequences], -1.0, 1.0),
+            tensor(&[gates, heads, tokens, sequences], -2.0, 0.0),
+            tensor(&[1, heads, tokens, sequences], 0.0, 1.0),
+        ];
+        let ids = (0..sequences).map(|_| values.below(sequences + 2) as i32 - 1).collect();
+        Delta { operands, ids, tokens, grouping }
+    }
+
+    fn run(&self, snapshots: usize, seed: u32) -> Vec<HostTensor> {
+        let inputs: Vec<HostTensor> = self.operands.iter().cloned().chain([ids(&self.ids)]).collect();
+        run(GatedDeltaNet { grouping: self.grouping, snapshots }, &inputs, seed)
+    }
+
+    /// The same with `count` places of an axis of all operands but the state; other start rows.
+    fn cut(&self, axis: usize, start: usize, count: usize, ids: Vec<i32>) -> Delta {
+        let mut operands = self.operands.clone();
+        operands[1..].iter_mut().for_each(|tensor| *tensor = piece(tensor, axis, start, count));
+        let tokens = operands[3].ne()[2];
+        Delta { operands, ids, tokens, grouping: self.grouping }
+    }
+
+    fn text(&self) -> String {
+        self.operands.iter().map(|tensor| format!("{}; ", tensor.layout())).collect()
+    }
+}
+
+#[test]
+fn delta_nets_of_tokens_are_the_same_step_by_step() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(500 + u64::from(seed));
+        let delta = Delta::random(&mut values);
+        let what = delta.text();
+        // More than one launch writes, as often as not.
+        let snapshots = 1 + values.below(20);
+        let all = delta.run(snapshots, seed);
+        let mut step = delta.cut(2, 0, 1, delta.ids.clone());
+        for token in 0..delta.tokens {
+            let one = step.run(1, 0);
+            same(&one[0], &piece(&all[0], 2, token, 1), &format!("{what}y of token {token}"));
+            let back = delta.tokens - 1 - token;
+            if let Some(kept) = all.get(1 + back) {
+                same(&one[1], kept, &format!("{what}state {back} tokens back"));
+            }
+            if token + 1 < delta.tokens {
+                step = delta.cut(2, token + 1, 1, (0..delta.ids.len() as i32).collect());
+                step.operands[0] = one[1].clone();
+            }
+        }
+    }
+}
+
+#[test]
+fn delta_nets_of_a_sequence_are_the_same_alone() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(600 + u64::from(seed));
+        let delta = Delta::random(&mut values);
+        let snapshots = 1 + values.below(12);
+        let all = delta.run(snapshots, seed);
+        for sequence in 0..delta.ids.len() {
+            let alone = delta.cut(3, sequence, 1, vec![delta.ids[sequence]]).run(snapshots, 0);
+            assert_eq!(alone.len(), all.len());
+            for (alone, all) in alone.iter().zip(&all) {
+                same(alone, &piece(all, 3, sequence, 1), &format!("{}sequence {sequence}", delta.text()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_strength_of_zero_keeps_a_state_without_decay() {
+    for seed in 0..SHAPES {
+        let mut delta = Delta::random(&mut Values::new(700 + u64::from(seed)));
+        delta.ids = (0..delta.ids.len() as i32).collect();
+        for (operand, value) in [(2, f64::NAN), (3, f64::INFINITY), (4, 0.0), (5, 0.0)] {
+            delta.operands[operand] = fill(*delta.operands[operand].layout(), |_| value);
+        }
+        let start = piece(&delta.operands[0], 3, 0, delta.ids.len());
+        let results = delta.run(1, seed);
+        same(&results[1], &start, &delta.text());
+        assert!(results[0].to_f64().iter().all(|y| y.is_finite()), "{}", delta.text());
+    }
+}
+
+#[test]
+fn a_delta_net_names_the_first_id_outside_its_pool() {
+    let mut delta = Delta::random(&mut Values::new(800));
+    let rows = delta.operands[0].ne()[3] as i32;
+    delta.ids = vec![rows; delta.ids.len()];
+    delta.ids[0] = -1;
+    let inputs: Vec<HostTensor> = delta.operands.iter().cloned().chain([ids(&delta.ids)]).collect();
+    let op = GatedDeltaNet { grouping: delta.grouping, snapshots: 3 }.into();
+    let error = support::compute(&ENGINE, &op, &inputs, 1, None).unwrap_err();
+    let want = format!("gated_delta_net: ids[1, 0, 0] = {rows}, expected −1 or a row below {rows}");
+    assert_eq!(error.to_string(), want);
 }

@@ -239,21 +239,34 @@ template <int LANES, int QUADS, bool VECTOR> __device__ __forceinline__ void rul
     }
 }
 
-#define RULE(NAME, LANES, QUADS)                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) gated_delta_net_##NAME(GatedDeltaNetParams p) {  \
-        rule<LANES, QUADS, false>(p);                                                                  \
-    }                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) gated_delta_net_##NAME##_vector(GatedDeltaNetParams p) { \
-        rule<LANES, QUADS, true>(p);                                                                   \
-    }
-
-RULE(16, 4, 1)
-RULE(32, 8, 1)
-RULE(64, 8, 2)
-RULE(96, 8, 3)
-RULE(128, 8, 4)
-RULE(192, 16, 3)
-RULE(256, 16, 4)
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_16(GatedDeltaNetParams p) { rule<4, 1, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_32(GatedDeltaNetParams p) { rule<8, 1, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_64(GatedDeltaNetParams p) { rule<8, 2, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_96(GatedDeltaNetParams p) { rule<8, 3, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128(GatedDeltaNetParams p) { rule<8, 4, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_192(GatedDeltaNetParams p) { rule<16, 3, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_256(GatedDeltaNetParams p) { rule<16, 4, false>(p); }
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_16_vector(GatedDeltaNetParams p) {
+    rule<4, 1, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_32_vector(GatedDeltaNetParams p) {
+    rule<8, 1, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_64_vector(GatedDeltaNetParams p) {
+    rule<8, 2, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_96_vector(GatedDeltaNetParams p) {
+    rule<8, 3, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128_vector(GatedDeltaNetParams p) {
+    rule<8, 4, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_192_vector(GatedDeltaNetParams p) {
+    rule<16, 3, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_256_vector(GatedDeltaNetParams p) {
+    rule<16, 4, true>(p);
+}
 
 // ---- Any size: a warp a row, element i of lane i mod 32, the state in the last snapshot's memory, where each lane
 // finds what it wrote itself.

@@ -71,28 +71,31 @@ impl CudaKernel for GatedDeltaNet {
         let launch = |(index, part): (usize, &Part)| {
             let continued =
                 index.checked_sub(1).map(|before| state_after(call, tokens, parts[before].last()));
-            let params = self.parameters(call, part, continued);
+            let params = parameters(self, call, part, continued);
             Launch::line(&IMAGE, entry, blocks, THREADS, params).guarded("ids", pool_rows)
         };
         parts.iter().enumerate().map(launch).collect()
     }
 }
 
-impl GatedDeltaNet {
-    fn parameters(&self, call: &CudaCall<'_>, part: &Part, continued: Option<&DeviceTensor>) -> Params {
-        let [state, q, k, v, g, beta, ids] = call.inputs else { unreachable!("the arity was checked") };
-        let from = continued.unwrap_or(state);
-        let [size, heads, tokens, _] = v.layout.ne;
-        let params = [from, q, k, v, g, beta, ids].into_iter().fold(Params::new(), Params::tensor);
-        let params = append_snapshots(params.address(call.results[0].address), call, tokens, part);
-        let params = params.size(part.tokens.start).size(part.tokens.end).size(part.kept.start);
-        let params = params.size(state.layout.ne[3]).address(call.fault);
-        let heads_per_key = match self.grouping {
-            Grouping::Tiled => 0,
-            Grouping::Interleaved => heads.checked_div(k.layout.ne[1]).unwrap_or(1).max(1),
-        };
-        let params = params.f32(1.0 / (size as f32).sqrt()).i32(heads_per_key as i32);
-        let params = params.i32(part.kept.len() as i32).i32(continued.is_some().into());
-        [from, q, k, g].into_iter().fold(params, |params, tensor| params.i32(quad_form(tensor)))
-    }
+fn parameters(
+    op: &GatedDeltaNet,
+    call: &CudaCall<'_>,
+    part: &Part,
+    continued: Option<&DeviceTensor>,
+) -> Params {
+    let [state, q, k, v, g, beta, ids] = call.inputs else { unreachable!("the arity was checked") };
+    let from = continued.unwrap_or(state);
+    let [size, heads, tokens, _] = v.layout.ne;
+    let params = [from, q, k, v, g, beta, ids].into_iter().fold(Params::new(), Params::tensor);
+    let params = append_snapshots(params.address(call.results[0].address), call, tokens, part);
+    let params = params.size(part.tokens.start).size(part.tokens.end).size(part.kept.start);
+    let params = params.size(state.layout.ne[3]).address(call.fault);
+    let heads_per_key = match op.grouping {
+        Grouping::Tiled => 0,
+        Grouping::Interleaved => heads.checked_div(k.layout.ne[1]).unwrap_or(1).max(1),
+    };
+    let params = params.f32(1.0 / (size as f32).sqrt()).i32(heads_per_key as i32);
+    let params = params.i32(part.kept.len() as i32).i32(continued.is_some().into());
+    [from, q, k, g].into_iter().fold(params, |params, tensor| params.i32(quad_form(tensor)))
 }
