@@ -58,4 +58,21 @@ pub enum ModelError {
         /// The types that can be.
         expected: String,
     },
+    /// A key that an architecture does not know, and that may change what it computes.
+    #[error("{key} is {found}, which is not supported: a model without the key is")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+    },
+    /// A tensor of a layer or of the whole model that would take part, but is not known.
+    #[error("tensor \"{name}\" is not supported: a model without it is")]
+    UnknownTensor {
+        /// Its name.
+        name: String,
+    },
+    /// A batch without caches for a model with attention.
+    #[error("the model has attention, but the batch has no caches; declare it with a CacheSpec")]
+    NoCaches,
 }

@@ -1,6 +1,7 @@
 //! Hyper-parameters: numbers of a file, with the keys they come from.
 
 use super::ModelError;
+use crate::formats::gguf::Value;
 use crate::formats::tokenizer::vocab_size_and_key;
 use crate::formats::{Gguf, GgufError};
 use std::fmt;
@@ -64,12 +65,30 @@ impl fmt::Display for Size {
     }
 }
 
+/// A count for each layer; 0 is legal.
+#[derive(Clone, Debug)]
+pub struct PerLayer {
+    key: String,
+    /// One that holds for all layers, or one for each.
+    counts: Vec<usize>,
+}
+
+impl PerLayer {
+    /// The count of a layer; 0 where there is none.
+    pub fn at(&self, layer: usize) -> Size {
+        let count = if self.counts.len() == 1 { self.counts.first() } else { self.counts.get(layer) };
+        Size { count: count.copied().unwrap_or(0), from: self.key.clone() }
+    }
+}
+
 /// The hyper-parameters that every architecture has, and a way to read its own.
 #[derive(Clone, Debug)]
 pub struct Hyper {
     architecture: String,
-    /// `{arch}.block_count`
+    /// Layers that the model runs.
     pub n_layer: usize,
+    /// `{arch}.block_count`, which also counts layers that are not run.
+    block_count: usize,
     /// `{arch}.embedding_length`
     pub n_embd: Size,
     /// Length of the vocabulary.
@@ -88,12 +107,14 @@ impl Hyper {
         let mut hyper = Hyper {
             architecture: gguf.architecture()?.to_owned(),
             n_layer: 0,
+            block_count: 0,
             n_embd: Size::fixed(0, ""),
             n_vocab: Size::fixed(0, ""),
             eps: 0.0,
             read: Vec::new(),
         };
-        hyper.n_layer = hyper.size(gguf, "block_count")?.count;
+        hyper.block_count = hyper.size(gguf, "block_count")?.count;
+        hyper.n_layer = hyper.block_count;
         hyper.n_embd = hyper.size(gguf, "embedding_length")?;
         hyper.eps = hyper.eps(gguf)?;
         hyper.n_vocab = match GgufError::optional(vocab_size_and_key(gguf))? {
@@ -127,6 +148,99 @@ impl Hyper {
         Ok(flag)
     }
 
+    /// The key `{arch}.{name}` as a count of at least 1, or `None` without the key.
+    ///
+    /// Errors: another type, 0.
+    pub fn size_if_there(&mut self, gguf: &Gguf, name: &str) -> Result<Option<Size>, ModelError> {
+        if self.has(gguf, name) { self.size(gguf, name).map(Some) } else { Ok(None) }
+    }
+
+    /// The key `{arch}.{name}`: one count for all layers or one for each; 0 is legal.
+    ///
+    /// Errors: no such key, another type, another number of counts than `block_count`.
+    pub fn per_layer(&mut self, gguf: &Gguf, name: &str) -> Result<PerLayer, ModelError> {
+        let key = self.key(name);
+        let counts = match gguf.get(&key)? {
+            Value::Array(_) => {
+                gguf.u32_per_layer(&key, self.block_count)?.into_iter().map(|count| count as usize).collect()
+            }
+            _ => vec![gguf.usize(&key)?],
+        };
+        self.read.push((key.clone(), gguf.get(&key)?.to_string()));
+        Ok(PerLayer { key, counts })
+    }
+
+    /// The key `{arch}.{name}` as a finite number, or `None` without the key.
+    ///
+    /// Errors: another type, a number that is not finite.
+    pub fn number(&mut self, gguf: &Gguf, name: &str) -> Result<Option<f32>, ModelError> {
+        let key = self.key(name);
+        let Some(number) = GgufError::optional(gguf.f32(&key))? else { return Ok(None) };
+        if !number.is_finite() {
+            return Err(self.refused(name, &number.to_string(), "a finite number"));
+        }
+        self.read.push((key, number.to_string()));
+        Ok(Some(number))
+    }
+
+    /// The key `{arch}.{name}` as a text, or `None` without the key.
+    ///
+    /// Errors: another type.
+    pub fn text(&mut self, gguf: &Gguf, name: &str) -> Result<Option<String>, ModelError> {
+        let key = self.key(name);
+        let Some(text) = GgufError::optional(gguf.string(&key))?.map(str::to_owned) else { return Ok(None) };
+        self.read.push((key, text.clone()));
+        Ok(Some(text))
+    }
+
+    /// Leaves out the layers at the end that predict further tokens (`nextn_predict_layers`): they are no part of
+    /// the model proper.
+    ///
+    /// Errors: a key of another type, no layers left.
+    pub fn skip_prediction_layers(&mut self, gguf: &Gguf) -> Result<(), ModelError> {
+        const NAME: &str = "nextn_predict_layers";
+        let key = self.key(NAME);
+        let Some(count) = GgufError::optional(gguf.usize(&key))? else { return Ok(()) };
+        if count >= self.block_count {
+            let expected = format!("less than {} ({})", self.block_count, self.key("block_count"));
+            return Err(self.refused(NAME, &count.to_string(), &expected));
+        }
+        self.n_layer = self.block_count - count;
+        self.read.push((key, count.to_string()));
+        Ok(())
+    }
+
+    /// Remembers what was read from the key `{arch}.{name}` by other means.
+    pub fn note(&mut self, name: &str, value: String) {
+        self.read.push((self.key(name), value));
+    }
+
+    /// Whether the file has the key `{arch}.{name}`.
+    pub fn has(&self, gguf: &Gguf, name: &str) -> bool {
+        gguf.get(&self.key(name)).is_ok()
+    }
+
+    /// The error for a key whose value makes no model.
+    pub fn refused(&self, name: &str, found: &str, expected: &str) -> ModelError {
+        ModelError::Hyper { key: self.key(name), found: found.to_owned(), expected: expected.to_owned() }
+    }
+
+    /// Checks that no key of the architecture was left unread, but for `idle`, which are known to change nothing.
+    ///
+    /// Errors: a key that nobody read.
+    pub fn expect_all_read(&self, gguf: &Gguf, idle: &[&str]) -> Result<(), ModelError> {
+        const IDLE: &[&str] = &["context_length", "vocab_size"];
+        for (key, value) in gguf.metadata() {
+            let name = key.strip_prefix(self.architecture.as_str()).and_then(|rest| rest.strip_prefix('.'));
+            let Some(name) = name else { continue };
+            let known = IDLE.contains(&name) || idle.contains(&name);
+            if !known && !self.read.iter().any(|(read, _)| read == key) {
+                return Err(ModelError::UnknownKey { key: key.to_owned(), found: value.to_string() });
+            }
+        }
+        Ok(())
+    }
+
     /// `{arch}.context_length`, where the file has it.
     ///
     /// Errors: another type.
@@ -139,7 +253,8 @@ impl Hyper {
         &self.read
     }
 
-    fn key(&self, name: &str) -> String {
+    /// The whole name of a key.
+    pub fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 

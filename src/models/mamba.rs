@@ -3,73 +3,83 @@
 //! Also FalconMamba, which normalises dt, B and C without weights (`ssm.dt_b_c_rms`).
 //! Source: Gu & Dao 2023 (arXiv 2312.00752); keys and tensors as llama.cpp's architecture `mamba`.
 
-use super::{Batch, Conv, Frame, Hyper, Info, Loader, Model, ModelError, Weight};
+use super::stack::Unused;
+use super::{Batch, Conv, Hyper, Layer, Loader, Mixer, ModelError, Size, Stack, Weight};
 use crate::formats::Gguf;
 use crate::graph::{Graph, Tensor};
 use ssmgraph_ops::DType;
 
-/// A Mamba model.
-#[derive(Clone, Debug)]
-pub struct Mamba {
-    info: Info,
-    frame: Frame,
-    layers: Vec<Layer>,
+/// Reads keys and checks tensors.
+///
+/// Errors: see [`super::load_model`].
+pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
+    let mut hyper = Hyper::load(gguf)?;
+    let sizes = MambaSizes::load(gguf, &mut hyper)?;
+    let norms = hyper.flag(gguf, "ssm.dt_b_c_rms")?;
+    Stack::load(gguf, &hyper, Unused::Listed, |loader, index| {
+        let prefix = format!("blk.{index}");
+        let layer = Layer::load(loader, &prefix, &hyper)?;
+        let norms = if norms { Norms::Plain } else { Norms::None };
+        Ok(layer.mixer(Mamba::load(loader, &prefix, &sizes, norms)?))
+    })
 }
 
-impl Mamba {
-    /// Reads keys and checks tensors.
+/// What the shapes of a layer are made of.
+#[derive(Clone, Debug)]
+pub struct MambaSizes {
+    n_embd: Size,
+    taps: Size,
+    d_inner: Size,
+    d_state: Size,
+    dt_rank: Size,
+    eps: f32,
+}
+
+impl MambaSizes {
+    /// Reads the keys.
     ///
-    /// Errors: see [`super::load_model`].
-    pub fn load(gguf: &Gguf) -> Result<Mamba, ModelError> {
-        let mut hyper = Hyper::load(gguf)?;
-        let sizes = Sizes {
+    /// Errors: a key that is missing or 0.
+    pub fn load(gguf: &Gguf, hyper: &mut Hyper) -> Result<MambaSizes, ModelError> {
+        Ok(MambaSizes {
             n_embd: hyper.n_embd.clone(),
             taps: hyper.size(gguf, "ssm.conv_kernel")?,
             d_inner: hyper.size(gguf, "ssm.inner_size")?,
             d_state: hyper.size(gguf, "ssm.state_size")?,
             dt_rank: hyper.size(gguf, "ssm.time_step_rank")?,
-            norm_projections: hyper.flag(gguf, "ssm.dt_b_c_rms")?,
             eps: hyper.eps,
-        };
-        let mut loader = Loader::new(gguf);
-        let frame = Frame::load(&mut loader, &hyper)?;
-        let layers = (0..hyper.n_layer)
-            .map(|index| Layer::load(&mut loader, index, &sizes))
-            .collect::<Result<Vec<_>, _>>()?;
-        let state_bytes = layers.iter().map(Layer::state_bytes).fold(0, usize::saturating_add);
-        Ok(Mamba { info: loader.finish(&hyper, state_bytes, 0)?, frame, layers })
+        })
     }
 }
 
-impl Model for Mamba {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn forward(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError> {
-        let mut x = self.frame.embed(graph, batch)?;
-        for layer in &self.layers {
-            x = layer.forward(graph, x, batch)?;
-        }
-        self.frame.logits(graph, x, batch)
-    }
-}
-
-/// What the shapes of a layer are made of.
-struct Sizes {
-    n_embd: super::Size,
-    taps: super::Size,
-    d_inner: super::Size,
-    d_state: super::Size,
-    dt_rank: super::Size,
-    norm_projections: bool,
-    eps: f32,
-}
-
+/// How dt, B and C are normalised.
 #[derive(Clone, Debug)]
-struct Layer {
+pub enum Norms {
+    /// Not at all.
+    None,
+    /// Without weights.
+    Plain,
+    /// With weights for dt, B and C.
+    Weighted(Box<[Weight; 3]>),
+}
+
+impl Norms {
+    /// Reads `{prefix}.ssm_{dt,b,c}_norm.weight`.
+    ///
+    /// Errors: a tensor that is missing or has another shape or type.
+    pub fn weighted(loader: &mut Loader<'_>, prefix: &str, sizes: &MambaSizes) -> Result<Norms, ModelError> {
+        let mut norm = |which: &str, size: &Size| {
+            loader.vector(&format!("{prefix}.ssm_{which}_norm.weight"), std::slice::from_ref(size))
+        };
+        let (dt, b, c) =
+            (norm("dt", &sizes.dt_rank)?, norm("b", &sizes.d_state)?, norm("c", &sizes.d_state)?);
+        Ok(Norms::Weighted(Box::new([dt, b, c])))
+    }
+}
+
+/// The mixer of one layer.
+#[derive(Clone, Debug)]
+pub struct Mamba {
     prefix: String,
-    norm: Weight,
     /// To x and the gate z.
     input: Weight,
     conv: Conv,
@@ -83,21 +93,27 @@ struct Layer {
     d_inner: usize,
     d_state: usize,
     dt_rank: usize,
-    norm_projections: bool,
+    norms: Norms,
     eps: f32,
 }
 
-impl Layer {
-    fn load(loader: &mut Loader<'_>, index: usize, sizes: &Sizes) -> Result<Layer, ModelError> {
-        let prefix = format!("blk.{index}");
+impl Mamba {
+    /// Reads the tensors of a layer.
+    ///
+    /// Errors: a tensor that is missing or has another shape or type.
+    pub fn load(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        sizes: &MambaSizes,
+        norms: Norms,
+    ) -> Result<Mamba, ModelError> {
         let name = |end: &str| format!("{prefix}.{end}");
-        let Sizes { n_embd, taps, d_inner, d_state, dt_rank, .. } = sizes;
+        let MambaSizes { n_embd, taps, d_inner, d_state, dt_rank, .. } = sizes;
         let selected = dt_rank.plus(&d_state.times(2));
-        let one = std::slice::from_ref::<super::Size>;
-        Ok(Layer {
-            norm: loader.vector(&name("attn_norm.weight"), one(n_embd))?,
+        let one = std::slice::from_ref::<Size>;
+        Ok(Mamba {
             input: loader.matrix(&name("ssm_in.weight"), &[n_embd.clone(), d_inner.times(2)])?,
-            conv: Conv::load(loader, &prefix, taps, d_inner)?,
+            conv: Conv::load(loader, prefix, taps, d_inner)?,
             select: loader.matrix(&name("ssm_x.weight"), &[d_inner.clone(), selected])?,
             dt: loader.matrix(&name("ssm_dt.weight"), &[dt_rank.clone(), d_inner.clone()])?,
             dt_bias: loader.vector(&name("ssm_dt.bias"), one(d_inner))?,
@@ -107,40 +123,10 @@ impl Layer {
             d_inner: d_inner.count,
             d_state: d_state.count,
             dt_rank: dt_rank.count,
-            norm_projections: sizes.norm_projections,
+            norms,
             eps: sizes.eps,
-            prefix,
+            prefix: prefix.to_owned(),
         })
-    }
-
-    fn state_bytes(&self) -> usize {
-        self.conv.state_bytes().saturating_add(self.a.layout().span_bytes())
-    }
-
-    /// x {n_embd, T · B} to the same.
-    fn forward(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        let (tokens, sequences) = (batch.tokens_per_sequence(), batch.sequences());
-        let residual = x;
-        let norm = self.norm.declare(graph)?;
-        let x = graph.rms_norm(x, Some(norm), self.eps)?;
-
-        let input = self.input.declare(graph)?;
-        let xz = graph.mul_mat(input, x)?;
-        let xz = graph.reshape(xz, &[2 * self.d_inner, tokens, sequences])?;
-        let x = graph.slice(xz, 0, 0, self.d_inner)?;
-        let z = graph.slice(xz, 0, self.d_inner, self.d_inner)?;
-
-        let x = self.conv.forward(graph, x, batch)?;
-        let y = self.scan(graph, x, batch)?;
-        let d = self.d.declare(graph)?;
-        let skip = graph.mul(x, d)?;
-        let y = graph.add(y, skip)?;
-        let y = graph.swiglu(z, y)?;
-
-        let output = self.output.declare(graph)?;
-        let y = graph.mul_mat(output, y)?;
-        let y = graph.reshape(y, &graph.ne(residual)?)?;
-        Ok(graph.add(residual, y)?)
     }
 
     /// x {d_inner, T, B} to y of the same shape; moves the state `{prefix}.ssm` on.
@@ -186,14 +172,52 @@ impl Layer {
     }
 
     fn normed(&self, graph: &mut Graph, projections: [Tensor; 3]) -> Result<[Tensor; 3], ModelError> {
-        if !self.norm_projections {
-            return Ok(projections);
+        let mut weights = [None; 3];
+        match &self.norms {
+            Norms::None => return Ok(projections),
+            Norms::Plain => {}
+            Norms::Weighted(norms) => {
+                for (weight, norm) in weights.iter_mut().zip(norms.iter()) {
+                    *weight = Some(norm.declare(graph)?);
+                }
+            }
         }
         let [dt, b, c] = projections;
         Ok([
-            graph.rms_norm(dt, None, self.eps)?,
-            graph.rms_norm(b, None, self.eps)?,
-            graph.rms_norm(c, None, self.eps)?,
+            graph.rms_norm(dt, weights[0], self.eps)?,
+            graph.rms_norm(b, weights[1], self.eps)?,
+            graph.rms_norm(c, weights[2], self.eps)?,
         ])
+    }
+}
+
+impl Mixer for Mamba {
+    fn state_bytes(&self) -> usize {
+        self.conv.state_bytes().saturating_add(self.a.layout().span_bytes())
+    }
+
+    fn cache_elements(&self) -> usize {
+        0
+    }
+
+    fn forward(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+        let (tokens, sequences) = (batch.tokens_per_sequence(), batch.sequences());
+        let shape = graph.ne(x)?;
+        let input = self.input.declare(graph)?;
+        let xz = graph.mul_mat(input, x)?;
+        let xz = graph.reshape(xz, &[2 * self.d_inner, tokens, sequences])?;
+        let x = graph.slice(xz, 0, 0, self.d_inner)?;
+        let z = graph.slice(xz, 0, self.d_inner, self.d_inner)?;
+
+        let x = self.conv.forward(graph, x, batch)?;
+        let y = self.scan(graph, x, batch)?;
+        let d = self.d.declare(graph)?;
+        let skip = graph.mul(x, d)?;
+        let y = graph.add(y, skip)?;
+        let y = graph.swiglu(z, y)?;
+
+        let output = self.output.declare(graph)?;
+        let y = graph.mul_mat(output, y)?;
+        Ok(graph.reshape(y, &shape)?)
     }
 }

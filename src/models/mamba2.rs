@@ -2,53 +2,29 @@
 //!
 //! Source: Dao & Gu 2024 (arXiv 2405.21060); keys and tensors as llama.cpp's architecture `mamba2`.
 
-use super::{Batch, Conv, Frame, Hyper, Info, Loader, Model, ModelError, Size, Weight};
+use super::stack::Unused;
+use super::{Batch, Conv, Hyper, Layer, Loader, Mixer, ModelError, Size, Stack, Weight};
 use crate::formats::Gguf;
 use crate::graph::{Graph, Tensor};
 use ssmgraph_ops::DType;
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 
-/// A Mamba-2 model.
-#[derive(Clone, Debug)]
-pub struct Mamba2 {
-    info: Info,
-    frame: Frame,
-    layers: Vec<Layer>,
-}
-
-impl Mamba2 {
-    /// Reads keys and checks tensors.
-    ///
-    /// Errors: see [`super::load_model`].
-    pub fn load(gguf: &Gguf) -> Result<Mamba2, ModelError> {
-        let mut hyper = Hyper::load(gguf)?;
-        let sizes = Sizes::load(gguf, &mut hyper)?;
-        let mut loader = Loader::new(gguf);
-        let frame = Frame::load(&mut loader, &hyper)?;
-        let layers = (0..hyper.n_layer)
-            .map(|index| Layer::load(&mut loader, index, &sizes, hyper.eps))
-            .collect::<Result<Vec<_>, _>>()?;
-        let state_bytes = layers.iter().map(Layer::state_bytes).fold(0, usize::saturating_add);
-        Ok(Mamba2 { info: loader.finish(&hyper, state_bytes, 0)?, frame, layers })
-    }
-}
-
-impl Model for Mamba2 {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn forward(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError> {
-        let mut x = self.frame.embed(graph, batch)?;
-        for layer in &self.layers {
-            x = layer.forward(graph, x, batch)?;
-        }
-        self.frame.logits(graph, x, batch)
-    }
+/// Reads keys and checks tensors.
+///
+/// Errors: see [`super::load_model`].
+pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
+    let mut hyper = Hyper::load(gguf)?;
+    let sizes = Mamba2Sizes::load(gguf, &mut hyper)?;
+    Stack::load(gguf, &hyper, Unused::Listed, |loader, index| {
+        let prefix = format!("blk.{index}");
+        let layer = Layer::load(loader, &prefix, &hyper)?;
+        Ok(layer.mixer(Mamba2::load(loader, &prefix, &sizes, true)?))
+    })
 }
 
 /// What the shapes of a layer are made of.
-struct Sizes {
+#[derive(Clone, Debug)]
+pub struct Mamba2Sizes {
     n_embd: Size,
     taps: Size,
     d_inner: Size,
@@ -59,17 +35,21 @@ struct Sizes {
     group_dim: Size,
     /// x, B and C pass the convolution together.
     conv_dim: Size,
+    eps: f32,
 }
 
-impl Sizes {
-    fn load(gguf: &Gguf, hyper: &mut Hyper) -> Result<Sizes, ModelError> {
+impl Mamba2Sizes {
+    /// Reads the keys.
+    ///
+    /// Errors: a key that is missing or 0, counts that do not divide.
+    pub fn load(gguf: &Gguf, hyper: &mut Hyper) -> Result<Mamba2Sizes, ModelError> {
         let taps = hyper.size(gguf, "ssm.conv_kernel")?;
         let d_inner = hyper.size(gguf, "ssm.inner_size")?;
         let d_state = hyper.size(gguf, "ssm.state_size")?;
         let heads = hyper.size(gguf, "ssm.time_step_rank")?;
         let groups = hyper.size(gguf, "ssm.group_count")?;
         heads.over(&groups)?;
-        Ok(Sizes {
+        Ok(Mamba2Sizes {
             n_embd: hyper.n_embd.clone(),
             head_dim: d_inner.over(&heads)?,
             group_dim: d_inner.over(&groups)?,
@@ -79,21 +59,23 @@ impl Sizes {
             d_state,
             heads,
             groups,
+            eps: hyper.eps,
         })
     }
 }
 
+/// The mixer of one layer.
 #[derive(Clone, Debug)]
-struct Layer {
+pub struct Mamba2 {
     prefix: String,
-    norm: Weight,
     /// To the gate z, then x, B and C for the convolution, then dt.
     input: Weight,
     conv: Conv,
     dt_bias: Weight,
     a: Weight,
     d: Weight,
-    gated_norm: Weight,
+    /// Of the gated result; without it there is a gate alone.
+    gated_norm: Option<Weight>,
     output: Weight,
     d_inner: usize,
     d_state: usize,
@@ -104,21 +86,31 @@ struct Layer {
     eps: f32,
 }
 
-impl Layer {
-    fn load(loader: &mut Loader<'_>, index: usize, sizes: &Sizes, eps: f32) -> Result<Layer, ModelError> {
-        let prefix = format!("blk.{index}");
+impl Mamba2 {
+    /// Reads the tensors of a layer. `normed`: there must be a norm of the gated result; else there may be.
+    ///
+    /// Errors: a tensor that is missing or has another shape or type.
+    pub fn load(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        sizes: &Mamba2Sizes,
+        normed: bool,
+    ) -> Result<Mamba2, ModelError> {
         let name = |end: &str| format!("{prefix}.{end}");
-        let Sizes { n_embd, d_inner, heads, groups, group_dim, conv_dim, .. } = sizes;
+        let Mamba2Sizes { n_embd, d_inner, heads, groups, group_dim, conv_dim, .. } = sizes;
         let projected = d_inner.plus(conv_dim).plus(heads);
         let per_head = [Size::fixed(1, "one per head"), heads.clone()];
-        Ok(Layer {
-            norm: loader.vector(&name("attn_norm.weight"), std::slice::from_ref(n_embd))?,
+        let norm = name("ssm_norm.weight");
+        Ok(Mamba2 {
             input: loader.matrix(&name("ssm_in.weight"), &[n_embd.clone(), projected])?,
-            conv: Conv::load(loader, &prefix, &sizes.taps, conv_dim)?,
+            conv: Conv::load(loader, prefix, &sizes.taps, conv_dim)?,
             dt_bias: loader.vector(&name("ssm_dt.bias"), std::slice::from_ref(heads))?,
             a: loader.vector(&name("ssm_a"), &per_head)?,
             d: loader.vector(&name("ssm_d"), &per_head)?,
-            gated_norm: loader.vector(&name("ssm_norm.weight"), &[group_dim.clone(), groups.clone()])?,
+            gated_norm: match normed || loader.has(&norm) {
+                true => Some(loader.vector(&norm, &[group_dim.clone(), groups.clone()])?),
+                false => None,
+            },
             output: loader.matrix(&name("ssm_out.weight"), &[d_inner.clone(), n_embd.clone()])?,
             d_inner: d_inner.count,
             d_state: sizes.d_state.count,
@@ -126,35 +118,15 @@ impl Layer {
             groups: groups.count,
             head_dim: sizes.head_dim.count,
             conv_dim: conv_dim.count,
-            eps,
-            prefix,
+            eps: sizes.eps,
+            prefix: prefix.to_owned(),
         })
     }
 
-    fn state_bytes(&self) -> usize {
-        let scan = self.d_inner.saturating_mul(self.d_state).saturating_mul(size_of::<f32>());
-        self.conv.state_bytes().saturating_add(scan)
-    }
-
-    /// x {n_embd, T · B} to the same.
-    fn forward(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        let (tokens, sequences) = (batch.tokens_per_sequence(), batch.sequences());
-        let residual = x;
-        let norm = self.norm.declare(graph)?;
-        let x = graph.rms_norm(x, Some(norm), self.eps)?;
-
-        let input = self.input.declare(graph)?;
-        let projected = graph.mul_mat(input, x)?;
-        let all = self.d_inner + self.conv_dim + self.heads;
-        let projected = graph.reshape(projected, &[all, tokens, sequences])?;
-        let z = graph.slice(projected, 0, 0, self.d_inner)?;
-        let xbc = graph.slice(projected, 0, self.d_inner, self.conv_dim)?;
-        let dt = graph.slice(projected, 0, self.d_inner + self.conv_dim, self.heads)?;
-
-        let xbc = self.conv.forward(graph, xbc, batch)?;
-        let y = self.scan(graph, xbc, dt, batch)?;
-
-        let weight = self.gated_norm.declare(graph)?;
+    /// y {d_inner, T, B}, gated by z of the same shape, and normalised where the layer has a norm.
+    fn gated(&self, graph: &mut Graph, y: Tensor, z: Tensor) -> Result<Tensor, ModelError> {
+        let Some(norm) = &self.gated_norm else { return Ok(graph.swiglu(z, y)?) };
+        let weight = norm.declare(graph)?;
         let weight = graph.reshape(weight, &[self.d_inner])?;
         let op = GatedNorm {
             eps: self.eps,
@@ -162,12 +134,7 @@ impl Layer {
             order: Order::GateThenNorm,
             gate: Gate::Silu,
         };
-        let y = graph.gated_norm(op, y, z, weight)?;
-
-        let output = self.output.declare(graph)?;
-        let y = graph.mul_mat(output, y)?;
-        let y = graph.reshape(y, &graph.ne(residual)?)?;
-        Ok(graph.add(residual, y)?)
+        Ok(graph.gated_norm(op, y, z, weight)?)
     }
 
     /// x, B and C {conv_dim, T, B} and dt {heads, T, B} to y {d_inner, T, B}; moves the state `{prefix}.ssm`
@@ -196,5 +163,36 @@ impl Layer {
         let skip = graph.mul(x, d)?;
         let y = graph.add(scan.y, skip)?;
         Ok(graph.reshape(y, &[self.d_inner, tokens, sequences])?)
+    }
+}
+
+impl Mixer for Mamba2 {
+    fn state_bytes(&self) -> usize {
+        let scan = self.d_inner.saturating_mul(self.d_state).saturating_mul(size_of::<f32>());
+        self.conv.state_bytes().saturating_add(scan)
+    }
+
+    fn cache_elements(&self) -> usize {
+        0
+    }
+
+    fn forward(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
+        let (tokens, sequences) = (batch.tokens_per_sequence(), batch.sequences());
+        let shape = graph.ne(x)?;
+        let input = self.input.declare(graph)?;
+        let projected = graph.mul_mat(input, x)?;
+        let all = self.d_inner + self.conv_dim + self.heads;
+        let projected = graph.reshape(projected, &[all, tokens, sequences])?;
+        let z = graph.slice(projected, 0, 0, self.d_inner)?;
+        let xbc = graph.slice(projected, 0, self.d_inner, self.conv_dim)?;
+        let dt = graph.slice(projected, 0, self.d_inner + self.conv_dim, self.heads)?;
+
+        let xbc = self.conv.forward(graph, xbc, batch)?;
+        let y = self.scan(graph, xbc, dt, batch)?;
+        let y = self.gated(graph, y, z)?;
+
+        let output = self.output.declare(graph)?;
+        let y = graph.mul_mat(output, y)?;
+        Ok(graph.reshape(y, &shape)?)
     }
 }

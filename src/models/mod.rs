@@ -3,18 +3,27 @@
 //! A model holds names and layouts of its weights, no bytes: a [`crate::Store`] with the same file as its
 //! source binds them. `forward` may be called for any batch; all its graphs share one store.
 
+mod attention;
 mod conv;
+mod delta;
 mod error;
+mod ffn;
 mod hyper;
 pub mod mamba;
 pub mod mamba2;
+pub mod qwen35;
+mod stack;
 mod weight;
 
+pub use attention::{Attention, AttentionKeys, Position};
 pub use conv::Conv;
+pub use delta::{Delta, DeltaSizes};
 pub use error::ModelError;
-pub use hyper::{Hyper, Size};
+pub use ffn::{Dense, Ffn};
+pub use hyper::{Hyper, PerLayer, Size};
 pub use mamba::Mamba;
 pub use mamba2::Mamba2;
+pub use stack::{Layer, Mixer, Stack};
 pub use weight::{Loader, Weight};
 
 use crate::formats::Gguf;
@@ -128,13 +137,11 @@ pub trait Model: Send + Sync {
     fn forward(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError>;
 }
 
-type Load = fn(&Gguf) -> Result<Box<dyn Model>, ModelError>;
+type Load = fn(&Gguf) -> Result<Stack, ModelError>;
 
 /// Every architecture that [`load_model`] knows, by its name in `general.architecture`.
-const ARCHITECTURES: &[(&str, Load)] = &[
-    ("mamba", |gguf| Ok(Box::new(Mamba::load(gguf)?))),
-    ("mamba2", |gguf| Ok(Box::new(Mamba2::load(gguf)?))),
-];
+const ARCHITECTURES: &[(&str, Load)] =
+    &[("mamba", mamba::load), ("mamba2", mamba2::load), ("qwen35", qwen35::load)];
 
 /// Names of the architectures that [`load_model`] knows.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
@@ -148,48 +155,10 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 pub fn load_model(gguf: &Gguf) -> Result<Box<dyn Model>, ModelError> {
     let found = gguf.architecture()?;
     match ARCHITECTURES.iter().find(|(name, _)| *name == found) {
-        Some((_, load)) => load(gguf),
+        Some((_, load)) => Ok(Box::new(load(gguf)?)),
         None => Err(ModelError::Architecture {
             found: found.to_owned(),
             known: architectures().collect::<Vec<_>>().join(", "),
         }),
-    }
-}
-
-/// What every model here starts and ends with: an embedding, and a normalised head that may be the
-/// embedding itself.
-#[derive(Clone, Debug)]
-struct Frame {
-    embedding: Weight,
-    norm: Weight,
-    head: Weight,
-    eps: f32,
-}
-
-impl Frame {
-    fn load(loader: &mut Loader<'_>, hyper: &Hyper) -> Result<Frame, ModelError> {
-        let shape = [hyper.n_embd.clone(), hyper.n_vocab.clone()];
-        let embedding = loader.matrix("token_embd.weight", &shape)?;
-        let norm = loader.vector("output_norm.weight", &shape[..1])?;
-        let head = match loader.has("output.weight") {
-            true => loader.matrix("output.weight", &shape)?,
-            false => embedding.clone(),
-        };
-        Ok(Frame { embedding, norm, head, eps: hyper.eps })
-    }
-
-    /// {n_embd, T · B}
-    fn embed(&self, graph: &mut Graph, batch: &Batch) -> Result<Tensor, ModelError> {
-        let table = self.embedding.declare(graph)?;
-        Ok(graph.get_rows(table, batch.tokens)?)
-    }
-
-    /// {n_vocab, O}: the head costs more than a layer, so the rows are picked before it.
-    fn logits(&self, graph: &mut Graph, x: Tensor, batch: &Batch) -> Result<Tensor, ModelError> {
-        let x = graph.get_rows(x, batch.outputs)?;
-        let norm = self.norm.declare(graph)?;
-        let x = graph.rms_norm(x, Some(norm), self.eps)?;
-        let head = self.head.declare(graph)?;
-        Ok(graph.mul_mat(head, x)?)
     }
 }

@@ -74,6 +74,24 @@ impl<'a> Loader<'a> {
         self.tensor(name, shape, &[DType::F32])
     }
 
+    /// Checks that no tensor of the model's layers, or of the model as a whole, was left out. Layers that are not
+    /// run are.
+    ///
+    /// Errors: a tensor that nobody used.
+    pub fn expect_all_used(&self, hyper: &Hyper) -> Result<(), ModelError> {
+        let used: HashSet<&str> = self.used.iter().map(Weight::name).collect();
+        let outside = |name: &str| {
+            let layer =
+                name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+            layer.is_some_and(|layer| layer >= hyper.n_layer)
+        };
+        let names = self.gguf.tensors().iter().map(|tensor| tensor.name.as_str());
+        match names.into_iter().find(|name| !used.contains(name) && !outside(name)) {
+            Some(name) => Err(ModelError::UnknownTensor { name: name.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     fn tensor(&mut self, name: &str, shape: &[Size], types: &[DType]) -> Result<Weight, ModelError> {
         let expected = || format!("[{}]", shape.iter().map(Size::to_string).collect::<Vec<_>>().join(", "));
         let Some(tensor) = GgufError::optional(self.gguf.tensor(name))? else {
