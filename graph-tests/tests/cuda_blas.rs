@@ -19,8 +19,10 @@ fn products_of_many_columns_go_to_cublas_and_agree_with_exact() {
     for shape in SHAPES {
         let exact = run_three_times(&cuda::with_cpu(cuda::backend()), &shape);
         let fast = run_three_times(&cuda::with_cpu(cuda::backend().with_numerics(Numerics::Fast)), &shape);
+        // The emulated cuBLAS queues host functions, which are no launches of kernels, but are recorded like them.
         assert!(exact.first.kernel_launches > 0, "{shape:?}: exact products are our own kernels'");
-        // cuBLAS queues host functions here, which are no launches of kernels.
+        assert_eq!(exact.captured.captured_nodes, exact.first.kernel_launches, "{shape:?}: and nothing else");
+        assert!(fast.captured.captured_nodes > 0, "{shape:?}");
         assert_eq!(fast.first.kernel_launches == 0, shape.goes_to_cublas(), "{shape:?}");
         for run in [&exact, &fast] {
             assert_eq!(

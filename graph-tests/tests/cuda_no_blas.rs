@@ -15,6 +15,7 @@ fn without_cublas_fast_products_are_the_exact_ones() {
         let exact = run_three_times(&cuda::with_cpu(cuda::backend()), &shape);
         let fast = run_three_times(&cuda::with_cpu(cuda::backend().with_numerics(Numerics::Fast)), &shape);
         assert!(fast.first.kernel_launches > 0, "{shape:?}");
+        assert_eq!(fast.captured.captured_nodes, fast.first.kernel_launches, "{shape:?}");
         assert_eq!((fast.last.graph_launches, fast.last.kernel_launches), (1, 0), "{shape:?}: not replayed");
         assert!(fast.notes.is_empty() && exact.notes.is_empty(), "{shape:?}: {:?}", fast.notes);
         assert_bits(&fast.values, &exact.values, &format!("{shape:?}"));

@@ -7,7 +7,11 @@ use ssmgraph_ops::case::{Arrangement, Values, fill};
 use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
-use ssmgraph_ops::{Cumsum, DType, HostTensor, Layout, Op, RmsNorm, SoftMax, SsmConv, SsmConvStep, SsmScan};
+use ssmgraph_ops::rope::{Rope, RopeMode};
+use ssmgraph_ops::{
+    Attention, Cumsum, DType, HostTensor, Layout, MulMat, MulMatId, Op, RmsNorm, SoftMax, SsmConv,
+    SsmConvStep, SsmScan,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -358,5 +362,142 @@ fn a_result_in_an_operands_memory_is_the_same() {
             let within = try_run(&op, &inputs, Some(operand)).unwrap();
             assert!(beside[0].bytes() == within[0].bytes(), "{} over operand {operand}, {ne:?}", op.name());
         }
+    }
+}
+
+/// Operands of attention: q, k_cache, v_cache, slots, past. Behind each sequence's last token stands NaN.
+fn attention_operands(dtype: DType, tokens: usize, past: &[i32]) -> Vec<HostTensor> {
+    let mut values = Values::new(11);
+    let sequences = past.len();
+    let q = values.tensor(DType::F32, &[72, 6, tokens, sequences], -1.0, 1.0);
+    let positions = tokens + *past.iter().max().unwrap() as usize + 3;
+    let mut cache = |row: usize| {
+        let layout = Layout::contiguous(dtype, &[row, 2, positions, sequences]).unwrap();
+        fill(layout, |[_, _, j, slot]| {
+            let filled = past[sequences - 1 - slot] as usize + tokens;
+            if j < filled { values.uniform(-1.0, 1.0) } else { f64::NAN }
+        })
+    };
+    let (k, v) = (cache(72), cache(45));
+    let slots: Vec<i32> = (0..sequences as i32).rev().collect();
+    vec![q, k, v, ints(&slots), ints(past)]
+}
+
+fn ints(numbers: &[i32]) -> HostTensor {
+    HostTensor::from_i32(&[numbers.len()], numbers).unwrap()
+}
+
+#[test]
+fn attention_of_a_token_does_not_depend_on_others() {
+    let op = Op::from(Attention { scale: 0.4 });
+    for dtype in [DType::F32, DType::F16] {
+        let past = [0, 130, 63];
+        let operands = attention_operands(dtype, 70, &past);
+        let whole = &run(&op, &operands)[0];
+        for (sequence, &past) in past.iter().enumerate() {
+            let mut alone = operands.clone();
+            alone[0] = cut(&operands[0], 3, sequence..sequence + 1);
+            alone[3] = ints(&[2 - sequence as i32]);
+            let parts: Vec<HostTensor> = [0..1, 1..9, 9..64, 64..70]
+                .into_iter()
+                .map(|tokens: Range<usize>| {
+                    let mut part = alone.clone();
+                    part[0] = cut(&alone[0], 2, tokens.clone());
+                    part[4] = ints(&[past + tokens.start as i32]);
+                    run(&op, &part).remove(0)
+                })
+                .collect();
+            let expected = cut(whole, 3, sequence..sequence + 1);
+            assert_joined(&expected, &parts, 2, &format!("{dtype}, sequence {sequence}"));
+            assert!(expected.to_f64().iter().all(|y| y.is_finite()), "{dtype}: something behind was seen");
+        }
+    }
+}
+
+#[test]
+fn attention_names_the_first_slot_or_length_that_is_wrong() {
+    let op = Op::from(Attention { scale: 1.0 });
+    for (slots, past) in [
+        ([0, 2], [0, 0]),
+        ([0, -1], [9, 0]),
+        ([1, 0], [-1, 9]),
+        ([0, 1], [5, i32::MAX]),
+        ([i32::MIN, 0], [0, 0]),
+    ] {
+        let mut operands = attention_operands(DType::F32, 2, &[5, 1]);
+        (operands[3], operands[4]) = (ints(&slots), ints(&past));
+        let refused = op.evaluate(&operands).unwrap_err();
+        assert_eq!(try_run(&op, &operands, None).unwrap_err(), ProgramError::Op(refused));
+    }
+}
+
+#[test]
+fn a_row_of_a_picked_expert_is_that_of_its_matrix() {
+    let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+    let ops = types.map(|dtype| (dtype, false)).into_iter().chain([(DType::Q8_0, true)]);
+    for (dtype, quantize) in ops {
+        for (k, rows) in [(96, 1), (1312, 3)] {
+            let mut values = Values::new(k as u64);
+            let a = values.tensor(dtype, &[k, 11, 5], -1.0, 1.0);
+            let b = values.tensor(DType::F32, &[k, rows, 37], -1.0, 1.0);
+            let picked: Vec<i32> = (0..3 * 37).map(|_| values.below(6) as i32 - 1).collect();
+            let ids = HostTensor::from_i32(&[3, 37], &picked).unwrap();
+            let y = &run(&MulMatId { quantize }.into(), &[a.clone(), b.clone(), ids])[0];
+            for (row, &expert) in picked.iter().enumerate() {
+                let (u, n) = (row % 3, row / 3);
+                let got = cut(&cut(y, 1, u..u + 1), 2, n..n + 1);
+                let what = format!("{dtype}, quantize {quantize}, {k}: expert {expert}");
+                let Ok(expert) = usize::try_from(expert) else {
+                    assert!(got.to_f64().iter().all(|&y| y == 0.0), "{what}");
+                    continue;
+                };
+                let bytes = a.layout().nb[2];
+                let matrix = a.bytes()[expert * bytes..(expert + 1) * bytes].to_vec();
+                let matrix =
+                    HostTensor::from_bytes(Layout::contiguous(dtype, &[k, 11]).unwrap(), matrix).unwrap();
+                let from = if rows == 1 { 0 } else { u };
+                let x = cut(&cut(&b, 2, n..n + 1), 1, from..from + 1);
+                let want = run(&MulMat { quantize }.into(), &[matrix, x]);
+                assert!(got.bytes() == want[0].bytes(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_expert_that_is_not_there_is_an_error() {
+    for quantize in [false, true] {
+        let op = Op::from(MulMatId { quantize });
+        let mut values = Values::new(12);
+        let a = values.tensor(DType::Q8_0, &[320, 100, 3], -1.0, 1.0);
+        let b = values.tensor(DType::F32, &[320, 2, 4], -1.0, 1.0);
+        let ids = HostTensor::from_i32(&[2, 4], &[0, 1, 2, -1, 0, 3, -2, 1]).unwrap();
+        let operands = [a, b, ids];
+        let refused = op.evaluate(&operands).unwrap_err();
+        assert_eq!(try_run(&op, &operands, None).unwrap_err(), ProgramError::Op(refused));
+    }
+}
+
+#[test]
+fn a_turned_token_depends_on_its_position_alone_and_may_stay_in_place() {
+    let sections = RopeMode::Sections { sections: [11, 11, 10, 0], interleaved: true };
+    for mode in [RopeMode::Neox, RopeMode::Normal, sections] {
+        let op = Op::from(Rope { mode, n_rot: 64, freq_base: 1e6, freq_scale: 1.0 });
+        let mut values = Values::new(13);
+        let x = values.tensor(DType::F32, &[80, 5, 40, 2], -1.0, 1.0);
+        let shape: &[usize] = if mode == sections { &[40, 4, 2] } else { &[40, 2] };
+        let positions =
+            fill(Layout::contiguous(DType::I32, shape).unwrap(), |_| values.below(100_000) as f64);
+        let operands = [x.clone(), positions.clone()];
+        let whole = run(&op, &operands).remove(0);
+        let parts: Vec<HostTensor> = [0..1, 1..7, 7..40]
+            .into_iter()
+            .map(|tokens: Range<usize>| {
+                run(&op, &[cut(&x, 2, tokens.clone()), cut(&positions, 0, tokens)]).remove(0)
+            })
+            .collect();
+        assert_joined(&whole, &parts, 2, &format!("{mode:?}"));
+        let within = try_run(&op, &operands, Some(0)).unwrap();
+        assert!(within[0].bytes() == whole.bytes(), "{mode:?} in place");
     }
 }

@@ -51,6 +51,8 @@ pub fn product(devices: &Devices, shape: &Shape) -> (Session, [Tensor; 3]) {
 pub struct Outcome {
     /// The driver's counts of the first run.
     pub first: Counts,
+    /// Those of the second, which is captured.
+    pub captured: Counts,
     /// Those of the third.
     pub last: Counts,
     /// The product, the same each time.
@@ -74,12 +76,8 @@ pub fn run_three_times(devices: &Devices, shape: &Shape) -> Outcome {
         runs.push((emulator.counts(), session.get::<f32>(y).unwrap()));
     }
     assert!(runs.iter().all(|run| run.1 == runs[0].1), "{shape:?}: runs differ");
-    Outcome {
-        first: runs[0].0,
-        last: runs[2].0,
-        values: runs.swap_remove(0).1,
-        notes: session.report().notes,
-    }
+    let [first, captured, last] = [0, 1, 2].map(|run: usize| runs[run].0);
+    Outcome { first, captured, last, values: runs.swap_remove(0).1, notes: session.report().notes }
 }
 
 /// Compares within 1e-6 of the values' mean square.

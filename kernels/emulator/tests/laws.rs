@@ -6,7 +6,9 @@ mod support;
 use cuda::engine::{Engine, Mode};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
 use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
-use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op, SsmConv, SsmConvStep, SsmScan};
+use ssmgraph_ops::{
+    Attention, DType, HostTensor, Layout, MulMat, MulMatId, Op, SsmConv, SsmConvStep, SsmScan,
+};
 use std::sync::LazyLock;
 
 static ENGINE: LazyLock<Engine> =
@@ -109,6 +111,131 @@ fn products_do_not_depend_on_where_weights_lie() {
             let b = piece(&b, 1, 0, columns);
             let got = run(MulMat { quantize }, &[moved.clone(), b], 0).remove(0);
             same(&got, &piece(&packed, 1, 0, columns), &format!("{dtype}, quantize {quantize}"));
+        }
+    }
+}
+
+// ---- mul_mat_id
+
+#[test]
+fn products_of_a_picked_expert_are_those_of_its_matrix() {
+    for seed in 0..SHAPES {
+        let mut values = Values::new(500 + u64::from(seed));
+        let dtype = [DType::F32, DType::F16, DType::BF16, DType::Q8_0][values.below(4)];
+        let wide = dtype == DType::Q8_0;
+        let quantize = wide && values.below(2) == 0;
+        let k = if wide { 32 * (1 + values.below(20)) } else { 1 + values.below(600) };
+        let [m, experts] = [1 + values.below(40), 1 + values.below(6)];
+        let [used, tokens] = [1 + values.below(4), 1 + values.below(9)];
+        let rows = if values.below(2) == 0 { 1 } else { used };
+        let a = values.tensor(dtype, &[k, m, experts], -1.0, 1.0);
+        let for_b = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+        let b = values.arranged(for_b, DType::F32, &[k, rows, tokens], -1.0, 1.0);
+        let picked: Vec<i32> = (0..used * tokens).map(|_| values.below(experts + 1) as i32 - 1).collect();
+        let list = HostTensor::from_i32(&[used, tokens], &picked).expect("one id each");
+        let y = run(MulMatId { quantize }, &[a.clone(), b.clone(), list], seed).remove(0);
+        for (row, &expert) in picked.iter().enumerate() {
+            let (u, n) = (row % used, row / used);
+            let got = piece(&piece(&y, 1, u, 1), 2, n, 1);
+            let what = format!("{} · {}, quantize {quantize}: expert {expert}", a.layout(), b.layout());
+            let Ok(expert) = usize::try_from(expert) else {
+                assert!(got.to_f64().iter().all(|&y| y == 0.0), "{what}");
+                continue;
+            };
+            let bytes = a.layout().nb[2];
+            let matrix = a.bytes()[expert * bytes..(expert + 1) * bytes].to_vec();
+            let layout = Layout::contiguous(dtype, &[k, m]).expect("smaller than the whole");
+            let matrix = HostTensor::from_bytes(layout, matrix).expect("whole rows");
+            let x = piece(&piece(&b, 2, n, 1), 1, if rows == 1 { 0 } else { u }, 1);
+            let want = run(MulMat { quantize }, &[matrix, x], 0).remove(0);
+            assert!(got.bytes() == want.bytes(), "{what}: other bits");
+        }
+    }
+}
+
+// ---- attention
+
+/// Operands of attention: q, k_cache, v_cache, slots, past; rows of caches are shared by no two sequences.
+fn attention_operands(values: &mut Values) -> Vec<HostTensor> {
+    let dtype = [DType::F32, DType::F16][values.below(2)];
+    let [row, value_row] = [1 + values.below(90), 1 + values.below(150)];
+    let groups = 1 + values.below(2);
+    let heads = groups * (1 + values.below(3));
+    let [tokens, sequences] = [1 + values.below(20), 1 + values.below(3)];
+    let positions = tokens + values.below(400);
+    let mut tensor = |dtype: DType, ne: &[usize]| {
+        let arrangement = Arrangement::ALL[values.below(Arrangement::ALL.len())];
+        values.arranged(arrangement, dtype, ne, -1.0, 1.0)
+    };
+    let q = tensor(DType::F32, &[row, heads, tokens, sequences]);
+    let k = tensor(dtype, &[row, groups, positions, sequences + 1]);
+    let v = tensor(dtype, &[value_row, groups, positions, sequences + 1]);
+    let slots: Vec<i32> = (0..sequences as i32).rev().collect();
+    let past: Vec<i32> = (0..sequences).map(|_| values.below(positions - tokens + 1) as i32).collect();
+    vec![q, k, v, ids(&slots), ids(&past)]
+}
+
+#[test]
+fn attention_of_a_token_is_the_same_alone() {
+    for seed in 0..SHAPES {
+        let operands = attention_operands(&mut Values::new(600 + u64::from(seed)));
+        let op = Attention { scale: 0.5 };
+        let whole = run(op, &operands, seed).remove(0);
+        let [_, _, tokens, sequences] = operands[0].ne();
+        let int = |operand: usize, sequence: usize| operands[operand].to_f64()[sequence] as i32;
+        for sequence in 0..sequences {
+            let q = piece(&operands[0], 3, sequence, 1);
+            let want = piece(&whole, 3, sequence, 1);
+            for token in 0..tokens {
+                let mut alone = operands.clone();
+                alone[0] = piece(&q, 2, token, 1);
+                alone[3] = ids(&[int(3, sequence)]);
+                alone[4] = ids(&[int(4, sequence) + token as i32]);
+                let what = format!("{} over {}: {sequence}, {token}", q.layout(), operands[1].layout());
+                same(&run(op, &alone, 0)[0], &piece(&want, 2, token, 1), &what);
+            }
+        }
+    }
+}
+
+/// Many queries go through all positions at once, few are cut into pieces that are joined.
+#[test]
+fn attention_in_pieces_is_attention_at_once() {
+    let mut values = Values::new(700);
+    for dtype in [DType::F32, DType::F16] {
+        let q = values.tensor(DType::F32, &[20, 4, 150, 1], -1.0, 1.0);
+        let k = values.tensor(dtype, &[20, 2, 400, 1], -1.0, 1.0);
+        let v = values.tensor(dtype, &[24, 2, 400, 1], -1.0, 1.0);
+        let op = Attention { scale: 0.5 };
+        let whole = run(op, &[q.clone(), k.clone(), v.clone(), ids(&[0]), ids(&[250])], 0).remove(0);
+        for token in [0, 5, 6, 133, 134, 149] {
+            let past = ids(&[250 + token as i32]);
+            let one = run(op, &[piece(&q, 2, token, 1), k.clone(), v.clone(), ids(&[0]), past], 1).remove(0);
+            same(&one, &piece(&whole, 2, token, 1), &format!("{dtype}, token {token}"));
+        }
+    }
+}
+
+#[test]
+fn attention_names_the_first_slot_or_length_that_is_wrong() {
+    let mut values = Values::new(701);
+    let q = values.tensor(DType::F32, &[8, 2, 3, 3], -1.0, 1.0);
+    for positions in [20, 200] {
+        let k = values.tensor(DType::F32, &[8, 1, positions, 4], -1.0, 1.0);
+        let far = positions as i32 - 2;
+        for (slots, past) in [
+            ([0, 1, 4], [0, 0, far]),
+            ([0, -1, 7], [0, far, 0]),
+            ([0, 1, -1], [0, -1, 0]),
+            ([3, 2, 1], [0, 0, far]),
+        ] {
+            let inputs = [q.clone(), k.clone(), k.clone(), ids(&slots), ids(&past)];
+            let op = Op::from(Attention { scale: 1.0 });
+            let want = op.evaluate(&inputs).unwrap_err().to_string();
+            for seed in 0..4 {
+                let error = support::compute(&ENGINE, &op, &inputs, seed, None).unwrap_err();
+                assert_eq!(error.to_string(), want);
+            }
         }
     }
 }
