@@ -4,5 +4,6 @@ pub mod arrays;
 pub mod case_grid;
 pub mod cuda;
 pub mod cuda_images;
+pub mod models;
 pub mod random_graph;
 pub mod random_model;

@@ -4,11 +4,11 @@
 //! The emulator's counts and faults belong to the process: every test here holds `cuda::alone()`.
 
 use emulator::Fault;
-use graph_tests::arrays::{assert_bits, fixture};
+use graph_tests::arrays::assert_bits;
 use graph_tests::cuda;
+use graph_tests::models::tiny;
 use ssmgraph::backend::{Backend, BackendError, Buffer, Declined, Devices, Program, SharedBytes, Step};
 use ssmgraph::engine::NodeTracer;
-use ssmgraph::formats::Gguf;
 use ssmgraph::ops::{DType, Layout, Op};
 use ssmgraph::{Engine, EngineOptions, Graph, Logits, Session, Tensor};
 use std::ops::Range;
@@ -19,7 +19,7 @@ const F32: DType = DType::F32;
 const MODELS: [&str; 3] = ["mamba1-tiny.f32", "mamba1-tiny.q8_0", "mamba2-g1-tiny.f32"];
 
 fn engine(model: &str, devices: &Devices) -> Engine {
-    let gguf = Gguf::open(fixture(&format!("oracles/{model}.gguf"))).unwrap();
+    let gguf = tiny(model);
     Engine::load(Arc::new(gguf), devices, EngineOptions::default()).unwrap()
 }
 

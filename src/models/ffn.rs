@@ -1,6 +1,6 @@
 //! The feed-forward part of a layer.
 
-use super::{Loader, ModelError, Size, Weight};
+use super::{Experts, Loader, ModelError, Size, Weight};
 use crate::graph::{Graph, Tensor};
 
 /// A feed-forward part.
@@ -8,6 +8,8 @@ use crate::graph::{Graph, Tensor};
 pub enum Ffn {
     /// One network for all tokens.
     Dense(Dense),
+    /// A few of many networks for each token.
+    Experts(Box<Experts>),
 }
 
 impl Ffn {
@@ -17,6 +19,7 @@ impl Ffn {
     pub fn forward(&self, graph: &mut Graph, x: Tensor) -> Result<Tensor, ModelError> {
         match self {
             Ffn::Dense(dense) => dense.forward(graph, x),
+            Ffn::Experts(experts) => experts.forward(graph, x),
         }
     }
 }
@@ -49,7 +52,10 @@ impl Dense {
         })
     }
 
-    fn forward(&self, graph: &mut Graph, x: Tensor) -> Result<Tensor, ModelError> {
+    /// x {n_embd, N} to the same shape.
+    ///
+    /// Errors: a shape that does not fit.
+    pub fn forward(&self, graph: &mut Graph, x: Tensor) -> Result<Tensor, ModelError> {
         let weight = self.gate.declare(graph)?;
         let gate = graph.mul_mat(weight, x)?;
         let weight = self.up.declare(graph)?;

@@ -7,11 +7,16 @@ mod attention;
 mod conv;
 mod delta;
 mod error;
+mod experts;
+pub mod falcon_h1;
 mod ffn;
+pub mod granite_hybrid;
 mod hyper;
+pub mod jamba;
 pub mod mamba;
 pub mod mamba2;
 pub mod qwen35;
+pub mod qwen3next;
 mod stack;
 mod weight;
 
@@ -19,6 +24,7 @@ pub use attention::{Attention, AttentionKeys, Position};
 pub use conv::Conv;
 pub use delta::{Delta, DeltaSizes};
 pub use error::ModelError;
+pub use experts::{ExpertKeys, Experts};
 pub use ffn::{Dense, Ffn};
 pub use hyper::{Hyper, PerLayer, Size};
 pub use mamba::Mamba;
@@ -140,8 +146,15 @@ pub trait Model: Send + Sync {
 type Load = fn(&Gguf) -> Result<Stack, ModelError>;
 
 /// Every architecture that [`load_model`] knows, by its name in `general.architecture`.
-const ARCHITECTURES: &[(&str, Load)] =
-    &[("mamba", mamba::load), ("mamba2", mamba2::load), ("qwen35", qwen35::load)];
+const ARCHITECTURES: &[(&str, Load)] = &[
+    ("mamba", mamba::load),
+    ("mamba2", mamba2::load),
+    ("qwen35", qwen35::load),
+    ("qwen3next", qwen3next::load),
+    ("jamba", jamba::load),
+    ("falcon-h1", falcon_h1::load),
+    ("granitehybrid", granite_hybrid::load),
+];
 
 /// Names of the architectures that [`load_model`] knows.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
