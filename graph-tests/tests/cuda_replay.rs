@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 const F32: DType = DType::F32;
 
-const MODELS: [&str; 3] = ["mamba1-tiny.f32", "mamba1-tiny.q8_0", "mamba2-g1-tiny.f32"];
+const MODELS: [&str; 5] =
+    ["mamba1-tiny.f32", "mamba1-tiny.q8_0", "mamba2-g1-tiny.f32", "qwen35-tiny.f32", "qwen3next-tiny.q8_0"];
 
 fn engine(model: &str, devices: &Devices) -> Engine {
     let gguf = tiny(model);

@@ -17,7 +17,23 @@ use std::{fmt, fs};
 const LENGTHS: [usize; 4] = [1, 7, 64, 300];
 /// Below this, rounding decides which logit is the largest.
 const MARGIN_MIN: f32 = 1e-3;
+/// The largest NMSE that rounding alone makes.
+const ROUNDING_MAX: f64 = 1e-4;
 const STATE_ERROR_MAX: f32 = 1e-4;
+
+/// How far logits may be from the oracle's.
+#[derive(Clone, Copy)]
+struct Limit {
+    nmse: f64,
+    /// How many tokens of a case may have other logits altogether, because a rounding tipped a choice of experts.
+    tipped: usize,
+}
+
+impl Limit {
+    const fn nmse(nmse: f64) -> Limit {
+        Limit { nmse, tipped: 0 }
+    }
+}
 
 /// A model file of the fixtures, and where it runs.
 #[derive(Clone, Copy)]
@@ -64,17 +80,18 @@ fn step(engine: &mut Engine, slot: usize, tokens: &[u32], logits: Logits) -> Vec
 
 /// Feeds the oracle's greedy tokens; each must be the largest logit's, unless the oracle's two best are so
 /// close that an error within `max` can exchange them. F32 files have no such ties.
-fn check_greedy(engine: &mut Engine, last: &[f32], oracle: &Arrays, case: &str, max: f64) {
+fn check_greedy(engine: &mut Engine, last: &[f32], oracle: &Arrays, case: &str, max: Limit) {
     let tokens = oracle.tokens(&format!("{case}.greedy"));
     let margins = oracle.f32(&format!("{case}.greedy_margin"));
     let margin_min = margin_min(last, max);
     let mut logits = last.to_vec();
-    let mut ties = 0;
+    let (mut ties, mut tipped) = (0, 0);
     for (place, (&token, margin)) in tokens.iter().zip(margins).enumerate() {
         match margin >= margin_min {
-            true => assert_eq!(argmax(&logits).unwrap(), token, "{case}: greedy token {place}"),
+            true => tipped += usize::from(argmax(&logits).unwrap() != token),
             false => ties += 1,
         }
+        assert!(tipped <= max.tipped, "{case}: greedy token {place}");
         logits = step(engine, 0, &[token], Logits::Last);
     }
     println!("{case}: {} greedy tokens, {ties} of them near-ties", tokens.len());
@@ -83,20 +100,21 @@ fn check_greedy(engine: &mut Engine, last: &[f32], oracle: &Arrays, case: &str, 
 
 /// The difference of two logits that errors of the size `max`, relative to their mean square, rarely reach:
 /// four standard deviations of the difference of two such errors.
-fn margin_min(logits: &[f32], max: f64) -> f32 {
+fn margin_min(logits: &[f32], max: Limit) -> f32 {
+    let max = max.nmse.min(ROUNDING_MAX);
     let square: f64 = logits.iter().map(|&logit| f64::from(logit).powi(2)).sum();
     let error = (max * square / logits.len() as f64).sqrt();
     MARGIN_MIN.max((4.0 * 2f64.sqrt() * error) as f32)
 }
 
-fn check_nmse(what: &str, found: &[f32], expected: &[f32], max: f64) {
+fn check_nmse(what: &str, found: &[f32], expected: &[f32], max: Limit) {
     let nmse = nmse(found, expected);
-    println!("{what}: NMSE {nmse:.1e}, at most {max:.0e}");
-    assert!(nmse <= max, "{what}: NMSE {nmse:e}, at most {max:e}");
+    println!("{what}: NMSE {nmse:.1e}, at most {:.0e}", max.nmse);
+    assert!(nmse <= max.nmse, "{what}: NMSE {nmse:e}, at most {:e}", max.nmse);
 }
 
 /// The rows of logits that the oracle has: all, every fourth of those that no shorter prompt has, or none.
-fn check_rows(what: &str, expected: &Arrays, case: &str, logits: &[f32], n_vocab: usize, max: f64) {
+fn check_rows(what: &str, expected: &Arrays, case: &str, logits: &[f32], n_vocab: usize, max: Limit) {
     let (all, sampled) = (format!("{case}.logits"), format!("{case}.logits_of_every_4th"));
     if expected.has(&all) {
         check_nmse(&format!("{what} {case}"), logits, &expected.f32(&all), max);
@@ -112,7 +130,7 @@ fn check_rows(what: &str, expected: &Arrays, case: &str, logits: &[f32], n_vocab
     }
 }
 
-fn check_prompts(model: File, max: f64) {
+fn check_prompts(model: File, max: Limit) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     for length in LENGTHS {
@@ -125,17 +143,19 @@ fn check_prompts(model: File, max: f64) {
         check_nmse(&format!("{model} {case} last"), last, &expected.f32(&format!("{case}.last")), max);
         let best = expected.tokens(&format!("{case}.argmax"));
         let margins = expected.f32(&format!("{case}.margin"));
-        for (row, (best, margin)) in logits.chunks_exact(n_vocab).zip(best.iter().zip(margins)) {
-            let sure = margin >= margin_min(row, max);
-            assert!(!sure || argmax(row).unwrap() == *best, "{model} {case}: other best token");
-        }
+        let rows = logits.chunks_exact(n_vocab).zip(best.iter().zip(margins));
+        let others = rows.filter(|(row, (best, margin))| {
+            *margin >= margin_min(row, max) && argmax(row).unwrap() != **best
+        });
+        let others = others.count();
+        assert!(others <= max.tipped, "{model} {case}: {others} other best tokens");
         let last = last.to_vec();
         check_greedy(&mut engine, &last, &expected, &case, max);
     }
 }
 
 /// Logits while llama.cpp's own greedy tokens are fed.
-fn check_continuation(model: File, max: f64) {
+fn check_continuation(model: File, max: Limit) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     step(&mut engine, 0, &prompt[..7], Logits::None);
@@ -148,7 +168,7 @@ fn check_continuation(model: File, max: f64) {
 }
 
 /// 300 runs of one token; the text goes on from four places among them.
-fn check_single_steps(model: File, max: f64) {
+fn check_single_steps(model: File, max: Limit) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = one(model);
     let mut logits = Vec::new();
@@ -167,7 +187,7 @@ fn check_single_steps(model: File, max: f64) {
 }
 
 /// The oracle rounds keys and values to F16 too, but not at the same places.
-fn check_f16_cache(model: File, max: f64) {
+fn check_f16_cache(model: File, max: Limit) {
     let (prompt, expected) = (prompt("prompt_A"), expected(model));
     let mut engine = engine(model, EngineOptions { cache_dtype: DType::F16, ..EngineOptions::default() });
     let logits = step(&mut engine, 0, &prompt[..300], Logits::Last);
@@ -209,7 +229,7 @@ fn floats(tensor: &HostTensor) -> Vec<f32> {
 }
 
 /// Two prompts of different lengths in one call, then 32 tokens of both at once.
-fn check_two_sequences(model: File, max: f64) {
+fn check_two_sequences(model: File, max: Limit) {
     let (a, b, expected) = (prompt("prompt_A"), prompt("prompt_B"), expected(model));
     let mut engine = several(model, 2);
     let mut logits = engine.step(&[(0, &a[..64]), (1, &b)], Logits::Last).unwrap();
@@ -222,12 +242,14 @@ fn check_two_sequences(model: File, max: f64) {
         );
     }
     let tokens = [0, 1].map(|index| expected.tokens(&format!("par.s{index}.greedy")));
+    let mut tipped = 0;
     for place in 0..tokens[0].len() {
         for (logits, tokens) in logits.iter().zip(&tokens) {
             let best = argmax(logits).unwrap();
             // The oracle has no margins here; this one is ours.
             let margin = logits[best as usize] - logits[tokens[place] as usize];
-            assert!(margin < margin_min(logits, max), "{model}: greedy token {place}");
+            tipped += usize::from(margin >= margin_min(logits, max));
+            assert!(tipped <= max.tipped, "{model}: greedy token {place}");
         }
         let next: [&[u32]; 2] = [&tokens[0][place..=place], &tokens[1][place..=place]];
         logits = engine.step(&[(0, next[0]), (1, next[1])], Logits::Last).unwrap();
@@ -389,19 +411,19 @@ macro_rules! models {
     )*};
 }
 
-/// The largest NMSE of each type of file.
+/// The limits of each type of file.
 #[derive(Clone, Copy)]
 struct Max {
-    f32: f64,
-    f16: f64,
-    q8_0: f64,
+    f32: Limit,
+    f16: Limit,
+    q8_0: Limit,
 }
 
-const CPU: Max = Max { f32: 1e-10, f16: 2e-5, q8_0: 1e-4 };
-const CUDA: Max = Max { f32: 1e-9, ..CPU };
-/// Roundings that tip the choice of an expert change a token's logits altogether.
-const CPU_EXPERTS: Max = Max { f32: 1e-10, f16: 2e-5, q8_0: 1e-4 };
-const CUDA_EXPERTS: Max = Max { f32: 1e-9, ..CPU_EXPERTS };
+const CPU: Max = Max { f32: Limit::nmse(1e-10), f16: Limit::nmse(2e-5), q8_0: Limit::nmse(1e-4) };
+const CUDA: Max = Max { f32: Limit::nmse(1e-9), ..CPU };
+const CPU_EXPERTS: Max =
+    Max { f16: Limit { nmse: 2e-5, tipped: 1 }, q8_0: Limit { nmse: 1e-3, tipped: 2 }, ..CPU };
+const CUDA_EXPERTS: Max = Max { f32: Limit::nmse(1e-9), ..CPU_EXPERTS };
 
 // The emulated driver: steps after the second are replayed, so these hold captured graphs to the oracles.
 models! {
@@ -419,6 +441,6 @@ models! {
 
 #[test]
 fn keys_and_values_can_be_kept_in_f16() {
-    check_f16_cache(File { name: "qwen35-tiny.f32", on: cpu }, 1e-7);
-    check_f16_cache(File { name: "qwen3next-tiny.f32", on: cpu }, 1e-7);
+    check_f16_cache(File { name: "qwen35-tiny.f32", on: cpu }, Limit::nmse(1e-7));
+    check_f16_cache(File { name: "qwen3next-tiny.f32", on: cpu }, Limit::nmse(1e-7));
 }

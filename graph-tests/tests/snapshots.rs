@@ -16,21 +16,27 @@ use ssmgraph::ops::{
 use ssmgraph::{Engine, EngineOptions};
 use std::sync::Arc;
 
-/// One layer's lines of a two-sequence, seven-token run, and the plan's memory.
+/// The first layer's lines of a two-sequence, seven-token run, and the plan's memory.
 fn block(name: &str) -> String {
+    layer(name, 0)
+}
+
+/// One layer's lines of that run, and the plan's memory.
+fn layer(name: &str, layer: usize) -> String {
     let gguf = Arc::new(Gguf::open(fixture(&format!("oracles/{name}.f32.gguf"))).unwrap());
     let options = EngineOptions { slots: 2, ..EngineOptions::default() };
     let engine = Engine::load(gguf, &Devices::cpu(Some(1)), options).unwrap();
-    let first_layer = |text: &str| {
+    let its_lines = |text: &str| {
         let lines: Vec<&str> = text.lines().collect();
-        let start = lines.iter().position(|line| line.contains("blk.0.")).unwrap();
-        let end = lines.iter().position(|line| line.contains("blk.1.")).unwrap();
+        let first = |prefix: &str| lines.iter().position(|line| line.contains(prefix));
+        let start = first(&format!("blk.{layer}.")).unwrap();
+        let end = first(&format!("blk.{}.", layer + 1)).or(first("output_norm.")).unwrap();
         lines[start..end].join("\n")
     };
-    let graph = first_layer(&engine.graph_for(7, 2).unwrap().to_text());
+    let graph = its_lines(&engine.graph_for(7, 2).unwrap().to_text());
     let plan = engine.plan_for(7, 2).unwrap().to_text();
     let memory = plan.lines().last().unwrap();
-    format!("{graph}\n\n{}\n{memory}", first_layer(&plan))
+    format!("{graph}\n\n{}\n{memory}", its_lines(&plan))
 }
 
 #[test]
@@ -41,6 +47,16 @@ fn a_mamba_block() {
 #[test]
 fn a_mamba2_block() {
     insta::assert_snapshot!(block("mamba2-g1-tiny"));
+}
+
+#[test]
+fn a_delta_block_and_a_dense_network() {
+    insta::assert_snapshot!(block("qwen35-tiny"));
+}
+
+#[test]
+fn an_attention_block_and_experts() {
+    insta::assert_snapshot!(layer("qwen3next-tiny", 3));
 }
 
 /// A wrong call of every op that can be called wrongly, each with the text a user reads.
