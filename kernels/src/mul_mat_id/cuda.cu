@@ -70,7 +70,7 @@ __device__ __forceinline__ void product(const MulMatIdParams& p) {
 extern "C" __global__ void __launch_bounds__(256) mul_mat_id_f32(MulMatIdParams p) { product<F32>(p); }
 extern "C" __global__ void __launch_bounds__(256) mul_mat_id_f16(MulMatIdParams p) { product<F16>(p); }
 extern "C" __global__ void __launch_bounds__(256) mul_mat_id_bf16(MulMatIdParams p) { product<BF16>(p); }
-extern "C" __global__ void __launch_bounds__(256) mul_mat_id_q8_0(MulMatIdParams p) { product<Q8_0>(p); }
+extern "C" __global__ void __launch_bounds__(256, 3) mul_mat_id_q8_0(MulMatIdParams p) { product<Q8_0>(p); }
 
 extern "C" __global__ void __launch_bounds__(256) mul_mat_id_blocks(MulMatIdParams p) {
     Output at;
