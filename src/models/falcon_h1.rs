@@ -24,6 +24,6 @@ pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
         // The name as files have it, without the usual ending.
         let norm = loader.vector(&format!("{prefix}.ffn_norm"), std::slice::from_ref(&hyper.n_embd))?;
         let ffn = Dense::load(loader, &prefix, "", &hyper.n_embd, &n_ff)?;
-        Ok(layer.ffn(norm, Ffn::Dense(ffn)))
+        Ok(layer.ffn(norm, Ffn::Dense(Box::new(ffn))))
     })
 }

@@ -7,7 +7,7 @@ use crate::graph::{Graph, Tensor};
 #[derive(Clone, Debug)]
 pub enum Ffn {
     /// One network for all tokens.
-    Dense(Dense),
+    Dense(Box<Dense>),
     /// A few of many networks for each token.
     Experts(Box<Experts>),
 }

@@ -39,7 +39,7 @@ pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
         let routed = loader.has(&format!("{prefix}.ffn_gate_inp.weight"));
         let ffn = match experts.as_ref().filter(|_| routed) {
             Some(experts) => Ffn::Experts(Box::new(Experts::load(loader, &prefix, experts)?)),
-            None => Ffn::Dense(Dense::load(loader, &prefix, "", &hyper.n_embd, &n_ff)?),
+            None => Ffn::Dense(Box::new(Dense::load(loader, &prefix, "", &hyper.n_embd, &n_ff)?)),
         };
         Ok(layer.ffn(norm, ffn))
     })?;

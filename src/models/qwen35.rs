@@ -23,7 +23,7 @@ pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
         let norm = loader
             .vector(&format!("{prefix}.post_attention_norm.weight"), std::slice::from_ref(&hyper.n_embd))?;
         let ffn = Dense::load(loader, &prefix, "", &hyper.n_embd, &n_ff)?;
-        Ok(layer.ffn(norm, Ffn::Dense(ffn)))
+        Ok(layer.ffn(norm, Ffn::Dense(Box::new(ffn))))
     })
 }
 
@@ -99,7 +99,7 @@ impl Recurrent {
 
     fn at(&self, layer: usize) -> bool {
         match self {
-            Recurrent::Interval(interval) => (layer + 1) % interval != 0,
+            Recurrent::Interval(interval) => !(layer + 1).is_multiple_of(*interval),
             Recurrent::Each(each) => each.get(layer).copied().unwrap_or(true),
         }
     }
