@@ -222,7 +222,6 @@ fn picked(x: &HostTensor) -> HostTensor {
             false => view.set(index, x.get(of)),
         }
     }
-    drop(view);
     rows
 }
 
@@ -282,13 +281,14 @@ fn many_rows_are_right_on(axis: usize) {
     for case in many_rows(axis) {
         let mut permuted = case.clone();
         permuted.inputs.iter_mut().for_each(|input| *input = arranged(input, Arrangement::Transposed));
-        // Packed rows take the same way on every axis; once is enough for what takes a minute in all.
-        let forms = [("packed", case, axis == 2), ("permuted", permuted, true)];
-        for (form, case, _) in forms.into_iter().filter(|(_, case, due)| *due && accepted(case)) {
-            for backend in backends() {
-                if let Err(message) = check_many_rows(&backend, &case) {
-                    failed.push(format!("{} {form} axis {axis} on {}: {message}", case.name, backend.name()));
-                }
+        // The vectors have packed rows on every axis; this many rows take seconds per op.
+        let (form, case) = match axis != 2 && accepted(&permuted) {
+            true => ("permuted", permuted),
+            false => ("packed", case),
+        };
+        for backend in backends() {
+            if let Err(message) = check_many_rows(&backend, &case) {
+                failed.push(format!("{} {form} axis {axis} on {}: {message}", case.name, backend.name()));
             }
         }
     }
@@ -448,10 +448,6 @@ struct Chain {
 }
 
 impl Chain {
-    fn new() -> (Graph, Vec<(Tensor, HostTensor)>) {
-        (Graph::new(), Vec::new())
-    }
-
     /// The same graph with every intermediate kept: nothing is fused, nothing takes another's memory.
     fn kept(mut self) -> Chain {
         self.between.iter().for_each(|&tensor| self.graph.keep(tensor).unwrap());
@@ -474,7 +470,7 @@ fn input(
 /// sx → convolution → + bias → SiLU, and one op more that may take the memory of sx. The result of the convolution
 /// fits where sx lies.
 fn convolution() -> Chain {
-    let (mut graph, mut inputs) = Chain::new();
+    let (mut graph, mut inputs) = (Graph::new(), Vec::new());
     let raw = input(&mut graph, &mut inputs, "raw", 1, &[67, 128]);
     let taps = input(&mut graph, &mut inputs, "taps", 2, &[4, 128]);
     let bias = input(&mut graph, &mut inputs, "bias", 3, &[128]);
@@ -489,7 +485,7 @@ fn convolution() -> Chain {
 
 /// x → RMS norm → · w → + residual, which is another tensor or x itself.
 fn norm(residual_is_x: bool) -> Chain {
-    let (mut graph, mut inputs) = Chain::new();
+    let (mut graph, mut inputs) = (Graph::new(), Vec::new());
     let raw = input(&mut graph, &mut inputs, "raw", 4, &[96, 33]);
     let w = input(&mut graph, &mut inputs, "w", 5, &[96]);
     let x = graph.scale(raw, 1.5, 0.25).unwrap();

@@ -182,8 +182,11 @@ impl Block {
     }
 
     fn load_state(&self, rule: &Rule<'_>, state: &mut [f32], length: usize) {
-        state.fill(0.0);
-        let Ok(slot) = usize::try_from(rule.id(self.sequence)) else { return };
+        let slot = usize::try_from(rule.id(self.sequence));
+        if slot.is_err() || state.len() != self.count * rule.size {
+            state.fill(0.0);
+        }
+        let Ok(slot) = slot else { return };
         for (row, target) in state.chunks_exact_mut(length).take(self.count).enumerate() {
             rule.call.inputs[0].load([self.first + row, self.head, slot], 0, &mut target[..rule.size]);
         }

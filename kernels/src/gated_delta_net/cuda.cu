@@ -292,6 +292,7 @@ extern "C" __global__ void __launch_bounds__(128) gated_delta_net_rows(GatedDelt
         float beta = *(const float*)token_row(p.beta, at.head, token, at.sequence);
         float* copy = is_snapshot(p, token) ? snapshot(p, token) + packed_row(p, at) : state;
         float prediction = 0.0f;
+#pragma unroll 1
         for (i64 i = lane; i < size; i += WARP) {
             float value = state[i] * decay_of(*(const float*)(g + i * gate_step));
             state[i] = value;
@@ -299,6 +300,7 @@ extern "C" __global__ void __launch_bounds__(128) gated_delta_net_rows(GatedDelt
         }
         float delta = (v - warp_sum(prediction)) * beta;
         float sum = 0.0f;
+#pragma unroll 1
         for (i64 i = lane; i < size; i += WARP) {
             float value = state[i];
             if (beta != 0.0f) value = fmaf(*(const float*)(k + i * p.k.nb[0]), delta, value);

@@ -28,16 +28,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) top_k_rounds(TopKParams p)
     __shared__ u64 partial[WARPS_MAX];
     const char* row = row_start(p.x, row_at(blockIdx.x, p.x.ne));
     int* to = (int*)p.y.data + blockIdx.x * p.y.ne[0];
-    u64 last = ~0ull;
+    u64 limit = ~0ull;  // of what is still to be found; a NaN at index 0 is as large
     for (i64 place = 0; place < p.y.ne[0]; place++) {
         u64 best = 0;
 #pragma unroll 4
         for (i64 i = threadIdx.x; i < p.x.ne[0]; i += THREADS) {
             u64 here = candidate_at(p, row, i);
-            if (here < last && here > best) best = here;
+            if (here <= limit && here > best) best = here;
         }
-        last = block_reduce(best, (u64)0, partial, Greater());
-        if (threadIdx.x == 0) to[place] = (int)index_of(last);
+        best = block_reduce(best, (u64)0, partial, Greater());
+        limit = best - 1;
+        if (threadIdx.x == 0) to[place] = (int)index_of(best);
     }
 }
 

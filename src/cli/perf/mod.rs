@@ -63,13 +63,13 @@ enum Memory {
     /// The host's, by its reads, and a buffer larger than its caches.
     Host { read: f64, flush: Vec<u8> },
     /// A device's own, by its copies.
-    Device(DeviceMemory),
+    Device(Box<DeviceMemory>),
 }
 
 impl Memory {
     fn of(backend: &Arc<dyn Backend>, threads: usize) -> Outcome<Memory> {
         match backend.name().starts_with("cuda") {
-            true => DeviceMemory::measure(backend).map(Memory::Device),
+            true => DeviceMemory::measure(backend).map(|memory| Memory::Device(Box::new(memory))),
             false => Ok(Memory::Host { read: bandwidth::measure(threads).read, flush: vec![1; FLUSH_BYTES] }),
         }
     }
