@@ -48,7 +48,8 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let devices = args.device.devices()?;
     let gguf = model::open(&args.model)?;
     let name = args.model.display().to_string();
-    let mut engine = model::load(&name, &gguf, &devices, EngineOptions::default())?;
+    let options = EngineOptions { context: Some(args.pp.max(args.tg)), ..EngineOptions::default() };
+    let mut engine = model::load(&name, &gguf, &devices, options)?;
     let bytes_per_token = bytes_per_token(engine.info());
     let mut rows = Vec::new();
     if args.pp > 0 {
@@ -69,14 +70,20 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     }
 }
 
-/// Weight bytes that one token needs: all of them, but of an embedding that is not the head a single row.
+/// Weight bytes that one token needs: all of them, but of an embedding that is not the head a single row, and of
+/// experts as many as it uses.
 fn bytes_per_token(info: &Info) -> usize {
     let embedding = "token_embd.weight";
     let separate_head = info.weights.iter().any(|weight| weight.name() == "output.weight");
     let one_row = |name: &str| separate_head && name == embedding;
-    let bytes = |weight: &ssmgraph::models::Weight| match one_row(weight.name()) {
-        true => weight.layout().row_bytes(),
-        false => weight.layout().span_bytes(),
+    let used = info.hyper.iter().find(|(key, _)| key.ends_with(".expert_used_count"));
+    let used = used.and_then(|(_, count)| count.parse::<usize>().ok());
+    let bytes = |weight: &ssmgraph::models::Weight| match (one_row(weight.name()), used) {
+        (true, _) => weight.layout().row_bytes(),
+        (_, Some(used)) if weight.name().ends_with("_exps.weight") => {
+            weight.layout().span_bytes() / weight.layout().ne[2].max(1) * used
+        }
+        _ => weight.layout().span_bytes(),
     };
     info.weights.iter().map(bytes).sum()
 }

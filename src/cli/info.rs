@@ -110,8 +110,12 @@ fn print_text(gguf: &Gguf, engine: Option<&Engine>, memory: Option<&Memory>, out
     if !info.unused.is_empty() {
         writeln!(out, "tensors that the model does not use: {}", info.unused.join(", "))?;
     }
+    for line in cache_lines(engine) {
+        writeln!(out, "{line}")?;
+    }
     let piece = format!("activations, {} tokens", memory.piece_tokens);
-    let head = ["device", "weights", "state per slot", piece.as_str(), "activations, 1 token"];
+    let head =
+        ["device", "weights", "state per slot", "caches per slot", piece.as_str(), "activations, 1 token"];
     let rows: Vec<Vec<String>> = memory
         .piece
         .iter()
@@ -121,6 +125,7 @@ fn print_text(gguf: &Gguf, engine: Option<&Engine>, memory: Option<&Memory>, out
                 device.device.clone(),
                 text::bytes(device.weight_bytes),
                 text::bytes(device.state_bytes),
+                text::bytes(device.cache_bytes),
                 text::bytes(device.arena_bytes),
                 one.map_or("-".into(), |one| text::bytes(one.arena_bytes)),
             ]
@@ -128,6 +133,20 @@ fn print_text(gguf: &Gguf, engine: Option<&Engine>, memory: Option<&Memory>, out
         .collect();
     writeln!(out, "{}", text::table(Style::Plain, &head, &rows, 1))?;
     Ok(())
+}
+
+/// What keys and values take, for a few lengths up to that which the model was made for.
+fn cache_lines(engine: &Engine) -> Vec<String> {
+    let each = engine.cache_bytes_per_token();
+    let Some(capacity) = engine.context() else { return Vec::new() };
+    let longest = engine.info().context_length.unwrap_or(capacity);
+    let mut lengths = vec![capacity, longest];
+    lengths.extend([4096, 32_768].into_iter().filter(|&length| length < longest));
+    lengths.sort_unstable();
+    lengths.dedup();
+    let line = |length: usize| format!("  {length} tokens: {}", text::bytes(each.saturating_mul(length)));
+    let head = format!("keys and values: {} per token and slot", text::bytes(each));
+    std::iter::once(head).chain(lengths.into_iter().map(line)).collect()
 }
 
 fn print_json(
@@ -157,6 +176,7 @@ fn print_json(
                 "device": device.device,
                 "weight_bytes": device.weight_bytes,
                 "state_bytes_per_slot": device.state_bytes,
+                "cache_bytes_per_slot": device.cache_bytes,
                 "arena_bytes": device.arena_bytes,
                 "input_bytes": device.input_bytes,
             })
@@ -175,6 +195,9 @@ fn print_json(
             "vocabulary": info.n_vocab,
             "hyper_parameters": hyper,
             "unused_tensors": info.unused,
+            "context_length": info.context_length,
+            "cache_bytes_per_token": engine.cache_bytes_per_token(),
+            "cache_tokens_per_slot": engine.context(),
         })
     });
     let memory = memory.map(|memory| {

@@ -32,7 +32,8 @@ pub fn run(args: Args) -> Outcome {
     let devices = args.device.devices()?;
     let gguf = model::open(&args.model)?;
     let name = args.model.display().to_string();
-    let mut engine = model::load(&name, &gguf, &devices, EngineOptions::default())?;
+    let options = EngineOptions { context: Some(tokens.len().max(1)), ..EngineOptions::default() };
+    let mut engine = model::load(&name, &gguf, &devices, options)?;
     let columns = engine.info().n_vocab;
     let mut values = Vec::with_capacity(tokens.len().saturating_mul(columns));
     let pieces = if args.step { tokens.chunks(1) } else { tokens.chunks(tokens.len()) };

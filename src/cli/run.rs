@@ -94,7 +94,9 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
         (Some(tokenizer), _) => encode(&args, tokenizer)?,
         (None, ids) => vec![Sequence::new(None, ids.unwrap_or_default())],
     };
-    let options = EngineOptions { slots: sequences.len(), ..EngineOptions::default() };
+    let longest = sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0);
+    let context = Some(longest.saturating_add(count).max(1));
+    let options = EngineOptions { slots: sequences.len(), context, ..EngineOptions::default() };
     let mut engine = model::load(&name, &gguf, &devices, options)?;
     let trace = args.trace.as_deref().map(trace::start).transpose()?;
     if trace.is_some() {

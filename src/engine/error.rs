@@ -57,6 +57,21 @@ pub enum EngineError {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
+    /// A sequence that would outgrow the caches of attention.
+    #[error(
+        "slot {slot} has seen {position} tokens and has room for {context}: {tokens} more do not fit; ask for a larger \
+         context (without it, that of the file's context_length, at most 4096)"
+    )]
+    Context {
+        /// The slot.
+        slot: usize,
+        /// Tokens that it has seen.
+        position: usize,
+        /// Tokens that it has room for.
+        context: usize,
+        /// Tokens to come.
+        tokens: usize,
+    },
     /// Generation without a token to start from.
     #[error("request {request} has no tokens; a model needs at least one to continue")]
     EmptyPrompt {

@@ -1,5 +1,6 @@
 //! What plans need on each device.
 
+use crate::graph::Flags;
 use crate::plan::{Home, Plan};
 use std::collections::HashSet;
 
@@ -12,6 +13,8 @@ pub struct DeviceMemory {
     pub weight_bytes: usize,
     /// States of all slots.
     pub state_bytes: usize,
+    /// Keys and values of all slots, with room for as many tokens as the engine was made for.
+    pub cache_bytes: usize,
     /// Activations.
     pub arena_bytes: usize,
     /// Inputs.
@@ -28,6 +31,7 @@ pub(super) fn of_plans<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Vec<Dev
                 device: device.clone(),
                 weight_bytes: 0,
                 state_bytes: 0,
+                cache_bytes: 0,
                 arena_bytes: 0,
                 input_bytes: 0,
             };
@@ -43,12 +47,17 @@ pub(super) fn of_plans<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Vec<Dev
             };
             match value.home {
                 Home::Weight { node } if first(node) => device.weight_bytes += value.bytes,
-                Home::State { node } if first(node) => device.state_bytes += value.bytes,
+                Home::State { node } if first(node) => {
+                    match plan.graph.node(node).flags.contains(Flags::CACHE) {
+                        true => device.cache_bytes += value.bytes,
+                        false => device.state_bytes += value.bytes,
+                    }
+                }
                 Home::Input { .. } => device.input_bytes += value.bytes,
                 Home::Weight { .. } | Home::State { .. } | Home::Arena { .. } => {}
             }
         }
     }
-    devices.retain(|d| d.weight_bytes + d.state_bytes + d.arena_bytes + d.input_bytes > 0);
+    devices.retain(|d| d.weight_bytes + d.state_bytes + d.cache_bytes + d.arena_bytes + d.input_bytes > 0);
     devices
 }

@@ -147,6 +147,17 @@ impl Engine {
         self.recipe.slots
     }
 
+    /// Bytes of keys and values that each token of a sequence takes; 0 for models without attention.
+    pub fn cache_bytes_per_token(&self) -> usize {
+        let element = self.recipe.cache.map_or(0, |cache| cache.dtype.block_bytes());
+        self.info().cache_elements.saturating_mul(element)
+    }
+
+    /// Tokens that each slot has room for, where the model has attention.
+    pub fn context(&self) -> Option<usize> {
+        self.recipe.cache.map(|cache| cache.capacity)
+    }
+
     /// The store, for sessions of the caller's own.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -156,7 +167,7 @@ impl Engine {
     /// of the call: for each sequence none, n_vocab, or n_vocab for each token. Sequences may have different
     /// lengths, or no tokens at all, which leaves them as they are and gives no logits.
     ///
-    /// Errors: a slot that does not exist, is named twice or was lost, a token outside the vocabulary, all
+    /// Errors: a slot that does not exist, is named twice, was lost or lacks room, a token outside the vocabulary, all
     /// before anything runs; a device that fails. If one fails, some pieces of the tokens may have been
     /// taken in; [`Engine::position`] tells how many.
     pub fn step(
@@ -180,10 +191,20 @@ impl Engine {
             if sequences[..index].iter().any(|&(other, _)| other == slot) {
                 return Err(EngineError::SlotTwice { slot });
             }
+            self.check_room(slot, tokens.len())?;
             let outside = |&token: &u32| token as usize >= n_vocab || i32::try_from(token).is_err();
             if let Some(place) = tokens.iter().position(outside) {
                 return Err(EngineError::Token { sequence: index, place, token: tokens[place], n_vocab });
             }
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, slot: usize, tokens: usize) -> Result<(), EngineError> {
+        let Some(context) = self.context() else { return Ok(()) };
+        let position = self.position(slot)?;
+        if tokens > context.saturating_sub(position) {
+            return Err(EngineError::Context { slot, position, context, tokens });
         }
         Ok(())
     }

@@ -59,7 +59,10 @@ impl AttentionKeys {
             heads: hyper.per_layer(gguf, "attention.head_count")?,
             kv_heads: match hyper.has(gguf, "attention.head_count_kv") {
                 true => hyper.per_layer(gguf, "attention.head_count_kv")?,
-                false => hyper.per_layer(gguf, "attention.head_count")?,
+                false => {
+                    let heads = hyper.per_layer(gguf, "attention.head_count")?;
+                    heads.instead_of(&hyper.key("attention.head_count_kv"))
+                }
             },
             key_length: hyper.size_if_there(gguf, "attention.key_length")?,
             value_length: hyper.size_if_there(gguf, "attention.value_length")?,

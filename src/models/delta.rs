@@ -96,9 +96,9 @@ impl Delta {
         let DeltaSizes { n_embd, taps, size, heads, value_dim, conv_dim, .. } = sizes;
         let per_head = std::slice::from_ref(heads);
         Ok(Delta {
-            input: Input::load(loader, prefix, sizes)?,
+            input: Input::load(loader, prefix, sizes, grouping)?,
             conv: Conv::load(loader, prefix, taps, conv_dim)?,
-            strengths: Strengths::load(loader, prefix, sizes)?,
+            strengths: Strengths::load(loader, prefix, sizes, grouping)?,
             dt_bias: loader.vector(&name("ssm_dt.bias"), per_head)?,
             a: loader.vector(&name("ssm_a"), per_head)?,
             norm: loader.vector(&name("ssm_norm.weight"), std::slice::from_ref(size))?,
@@ -185,10 +185,15 @@ impl Mixer for Delta {
 }
 
 impl Input {
-    fn load(loader: &mut Loader<'_>, prefix: &str, sizes: &DeltaSizes) -> Result<Input, ModelError> {
+    fn load(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        sizes: &DeltaSizes,
+        grouping: Grouping,
+    ) -> Result<Input, ModelError> {
         let name = |end: &str| format!("{prefix}.{end}.weight");
         let DeltaSizes { n_embd, value_dim, conv_dim, .. } = sizes;
-        if loader.has(&name("ssm_in")) {
+        if grouping == Grouping::Interleaved && loader.has(&name("ssm_in")) {
             let rows = conv_dim.plus(value_dim);
             return Ok(Input::ByKeyHead(loader.matrix(&name("ssm_in"), &[n_embd.clone(), rows])?));
         }
@@ -225,10 +230,16 @@ impl Input {
 }
 
 impl Strengths {
-    fn load(loader: &mut Loader<'_>, prefix: &str, sizes: &DeltaSizes) -> Result<Strengths, ModelError> {
+    fn load(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        sizes: &DeltaSizes,
+        grouping: Grouping,
+    ) -> Result<Strengths, ModelError> {
         let name = |end: &str| format!("{prefix}.{end}.weight");
         let DeltaSizes { n_embd, heads, .. } = sizes;
-        if loader.has(&name("ssm_ba")) {
+        // Heads in tiles have no neighbours that one key head's rows could hold together.
+        if grouping == Grouping::Interleaved {
             let shape = [n_embd.clone(), heads.times(2)];
             return Ok(Strengths::ByKeyHead(loader.matrix(&name("ssm_ba"), &shape)?));
         }

@@ -74,6 +74,11 @@ pub struct PerLayer {
 }
 
 impl PerLayer {
+    /// The counts as the default of a key that the file lacks.
+    pub fn instead_of(self, key: &str) -> PerLayer {
+        PerLayer { key: format!("{}, without {key}", self.key), ..self }
+    }
+
     /// The count of a layer; 0 where there is none.
     pub fn at(&self, layer: usize) -> Size {
         let count = if self.counts.len() == 1 { self.counts.first() } else { self.counts.get(layer) };

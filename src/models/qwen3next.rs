@@ -10,12 +10,18 @@ use super::{ExpertKeys, Experts, Ffn, Hyper, ModelError, Position, Stack};
 use crate::formats::Gguf;
 use ssmgraph_ops::gated_delta_net::Grouping;
 
+const SHARED: &str = "expert_shared_feed_forward_length";
+
 /// Reads keys and checks tensors.
 ///
 /// Errors: see [`super::load_model`].
 pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
     let mut hyper = Hyper::load(gguf)?;
     let keys = HybridKeys::load(gguf, &mut hyper, Position::Neox, Grouping::Interleaved)?;
+    if !hyper.has(gguf, SHARED) {
+        // Elsewhere a model may lack the shared expert; this one's absence is a missing key.
+        hyper.size(gguf, SHARED)?;
+    }
     let experts = ExpertKeys::load(gguf, &mut hyper, None, true)?;
     // The length of a network that no layer has.
     Stack::load(gguf, &hyper, Unused::Refused(&["feed_forward_length"]), |loader, index| {

@@ -121,13 +121,17 @@ impl<'a> Loader<'a> {
     /// Facts about the model, once everything is loaded. `state_bytes` are those of one state, `cache_elements`
     /// those of one token.
     ///
-    /// Errors: a name in the metadata that is no text.
+    /// Errors: a name in the metadata that is no text, caches for no tokens.
     pub fn finish(
         self,
         hyper: &Hyper,
         state_bytes: usize,
         cache_elements: usize,
     ) -> Result<Info, ModelError> {
+        let context_length = hyper.context_length(self.gguf)?;
+        if cache_elements > 0 && context_length == Some(0) {
+            return Err(hyper.refused("context_length", "0", "at least 1"));
+        }
         let used: HashSet<&str> = self.used.iter().map(Weight::name).collect();
         let unused = self.gguf.tensors().iter().filter(|tensor| !used.contains(tensor.name.as_str()));
         Ok(Info {
@@ -141,7 +145,7 @@ impl<'a> Loader<'a> {
             weights: self.used,
             state_bytes,
             cache_elements,
-            context_length: hyper.context_length(self.gguf)?,
+            context_length,
         })
     }
 }
