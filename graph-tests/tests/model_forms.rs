@@ -38,7 +38,7 @@ fn qwen3next_with_one_input_matrix_is_the_same_model() {
         let order = (0..key_heads).flat_map(|head| {
             let values = head * each..(head + 1) * each;
             let keys = head * size..(head + 1) * size;
-            let parts = [keys.clone().map(|i| i).collect::<Vec<_>>(), keys.map(|i| k + i).collect()];
+            let parts = [keys.clone().collect::<Vec<_>>(), keys.map(|i| k + i).collect()];
             let more = [values.clone().map(|i| v + i).collect::<Vec<_>>(), values.map(|i| z + i).collect()];
             parts.into_iter().chain(more).flatten().collect::<Vec<_>>()
         });
