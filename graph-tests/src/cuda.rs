@@ -33,8 +33,12 @@ pub fn with_cpu(backend: CudaBackend) -> Devices {
     Devices::new(vec![Arc::new(backend), cpu])
 }
 
-/// Held by tests that count driver calls or plan faults, which belong to the process.
+/// Held by tests that count driver calls or plan faults, which belong to the process. Loads the emulator, before
+/// anything else can find another copy of it.
+///
+/// Panics when it was not built.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
+    emulator();
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -65,23 +65,19 @@ fn fail_at(fault: Fault, n: u64, expected: &[f32]) -> (bool, bool) {
     (was_due, failed)
 }
 
-/// Plans failures of a kind at each place, or at every `stride`-th past the first 30, until one comes too late to
-/// matter. After each the device must serve a whole generation again; where that costs most of the time, after a
-/// sample of them.
-fn every_place(fault: Fault, stride: u64) {
+/// Plans failures of a kind at each place until one comes too late to matter. After each the device must serve a
+/// whole generation again.
+fn every_place(fault: Fault) {
     let expected = generate().unwrap();
-    let (mut failures, mut survived, mut n) = (0, 0, 1);
-    loop {
+    let (mut failures, mut survived) = (0, 0);
+    for n in 1.. {
         let (was_due, failed) = fail_at(fault, n, &expected);
         failures += u32::from(failed);
         survived += u32::from(!failed);
-        if n.is_multiple_of(5) || !was_due || failed && n < 5 {
-            assert_eq!(generate().as_ref(), Ok(&expected), "after {fault:?} {n}");
-        }
+        assert_eq!(generate().as_ref(), Ok(&expected), "after {fault:?} {n}");
         if !was_due {
             break;
         }
-        n += if n < 30 { 1 } else { stride };
     }
     println!("{fault:?}: {failures} runs failed, {survived} survived");
     assert!(failures + survived > 1, "no such call was met");
@@ -90,17 +86,15 @@ fn every_place(fault: Fault, stride: u64) {
 #[test]
 fn every_failure_is_survived_or_named() {
     let _alone = cuda::alone();
-    every_place(Fault::Alloc, 1);
-    every_place(Fault::Launch, 7);
-    every_place(Fault::Copy, 7);
-    every_place(Fault::Capture, 1);
-    every_place(Fault::Module, 1);
-    every_place(Fault::Graph, 1);
-    every_place(Fault::Sync, 1);
+    for fault in
+        [Fault::Alloc, Fault::Launch, Fault::Copy, Fault::Capture, Fault::Module, Fault::Graph, Fault::Sync]
+    {
+        every_place(fault);
+    }
 }
 
-/// Places at which the device is lost, spread over the calls of a generation from the first to the last.
-const LOSSES: u64 = 25;
+/// Losing the device is followed by a whole generation on a new one at every so many places.
+const SERVES_AGAIN_STRIDE: u64 = 8;
 
 #[test]
 fn a_device_lost_at_any_time_is_an_error_and_a_new_one_serves_again() {
@@ -109,12 +103,13 @@ fn a_device_lost_at_any_time_is_an_error_and_a_new_one_serves_again() {
     let mut calls = 0;
     emulator.reset_counts();
     let expected = generate_counting(&mut calls).unwrap();
-    for place in 0..LOSSES {
-        let n = 1 + place * (calls - 1) / (LOSSES - 1);
+    for n in 1..=calls {
         assert_eq!(fail_at(Fault::Lost, n, &expected), (true, true), "lost at call {n} of {calls}");
-        assert_eq!(generate().as_ref(), Ok(&expected), "after the device was lost at call {n}");
+        if n % SERVES_AGAIN_STRIDE == 0 {
+            assert_eq!(generate().as_ref(), Ok(&expected), "after the device was lost at call {n}");
+        }
     }
-    println!("lost at {LOSSES} of {calls} calls");
+    println!("lost at each of {calls} calls");
     // While everything is given back: too late for an error.
     assert_eq!(fail_at(Fault::Lost, calls + 5, &expected), (true, false));
     assert_eq!(generate(), Ok(expected));
