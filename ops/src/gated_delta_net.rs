@@ -33,10 +33,9 @@
 //! heads as ggml's GATED_DELTA_NET; one g per key index as in Kimi Delta Attention (arXiv 2510.26692).
 
 use crate::case::{Arrangement, Values, fill};
-use crate::shape::{checked_row, expect_dtype, expect_ne, expect_shape, packed};
-use crate::ssm_scan::SNAPSHOTS_MAX;
+use crate::shape::{expect_dtype, expect_ne, expect_shape};
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage};
-use crate::{Tolerance, ViewMut, Views};
+use crate::{Tolerance, ViewMut, Views, snapshots};
 
 /// Which key head a value head reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,11 +93,7 @@ impl Define for GatedDeltaNet {
     }
 
     fn result_name(&self, index: usize) -> String {
-        match index {
-            0 => "y".into(),
-            1 => "state".into(),
-            _ => format!("state_{}", index - 1),
-        }
+        snapshots::result_name(index)
     }
 
     fn attributes(&self) -> String {
@@ -112,13 +107,7 @@ impl Define for GatedDeltaNet {
     fn infer(&self, inputs: &[Layout]) -> Result<Layouts, OpError> {
         let op = self.name();
         let [state, q, k, v, g, beta, ids] = inputs else { unreachable!("the arity was checked") };
-        if self.snapshots == 0 {
-            return Err(OpError::new(op, "snapshots = 0, expected at least 1 (the final state)"));
-        }
-        if self.snapshots > SNAPSHOTS_MAX {
-            let what = format!("snapshots = {}, expected at most {SNAPSHOTS_MAX}", self.snapshots);
-            return Err(OpError::new(op, what));
-        }
+        snapshots::check(op, self.snapshots)?;
         for (operand, layout) in OPERANDS[..6].iter().zip(inputs) {
             expect_dtype(op, operand.name, layout, &[DType::F32])?;
         }
@@ -141,12 +130,7 @@ impl Define for GatedDeltaNet {
         expect_shape(op, "beta", beta, [1, heads, tokens, sequences], "one for each head and token of v")?;
         expect_shape(op, "ids", ids, [sequences, 1, 1, 1], "the sequences of v")?;
 
-        let mut results = Layouts::new();
-        results.push(packed(op, "y", DType::F32, &v.ne)?);
-        for _ in 0..self.snapshots.min(tokens).max(1) {
-            results.push(packed(op, "state", DType::F32, &[size, size, heads, sequences])?);
-        }
-        Ok(results)
+        snapshots::results(op, v, [size, size, heads, sequences], self.snapshots, tokens)
     }
 
     fn storage(&self) -> Storage {
@@ -159,8 +143,7 @@ impl Define for GatedDeltaNet {
         let (rows, key_heads) = (state.ne()[3], q.ne()[1]);
         let (y, snapshots) = results.split_first_mut().expect("y comes first");
         for sequence in 0..sequences {
-            let id = ids.get_int([sequence, 0, 0, 0]);
-            let start = checked_row(self.name(), "ids", [sequence, 0, 0], id, rows)?;
+            let start = snapshots::start_row(self.name(), ids, sequence, rows)?;
             for head in 0..heads {
                 let key_head = self.grouping.key_head(head, key_heads, heads);
                 for j in 0..size {

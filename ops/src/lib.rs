@@ -15,6 +15,7 @@ mod layout;
 pub mod math;
 pub mod quant;
 pub mod shape;
+pub mod snapshots;
 pub mod tensor;
 
 pub use case::{Case, Tolerance};

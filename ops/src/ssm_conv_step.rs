@@ -23,11 +23,10 @@
 //! 3.4), for any number of tokens.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::shape::{checked_row, expect_dtype, expect_ne, expect_shape, packed};
-use crate::ssm_scan::SNAPSHOTS_MAX;
+use crate::shape::{expect_dtype, expect_ne, expect_shape};
 use crate::tensor::indices;
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance};
-use crate::{ViewMut, Views, math};
+use crate::{ViewMut, Views, math, snapshots};
 
 /// The causal convolution with its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +55,7 @@ impl Define for SsmConvStep {
     }
 
     fn result_name(&self, index: usize) -> String {
-        match index {
-            0 => "y".into(),
-            1 => "state".into(),
-            _ => format!("state_{}", index - 1),
-        }
+        snapshots::result_name(index)
     }
 
     fn attributes(&self) -> String {
@@ -75,13 +70,7 @@ impl Define for SsmConvStep {
 
     fn infer(&self, inputs: &[Layout]) -> Result<Layouts, OpError> {
         let op = self.name();
-        if self.snapshots == 0 {
-            return Err(OpError::new(op, "snapshots = 0, expected at least 1 (the final state)"));
-        }
-        if self.snapshots > SNAPSHOTS_MAX {
-            let what = format!("snapshots = {}, expected at most {SNAPSHOTS_MAX}", self.snapshots);
-            return Err(OpError::new(op, what));
-        }
+        snapshots::check(op, self.snapshots)?;
         for (operand, layout) in self.operands().iter().zip(inputs) {
             let wanted = if operand.name == IDS.name { DType::I32 } else { DType::F32 };
             expect_dtype(op, operand.name, layout, &[wanted])?;
@@ -101,12 +90,7 @@ impl Define for SsmConvStep {
         }
         expect_shape(op, "ids", ids, [sequences, 1, 1, 1], "the sequences of x")?;
 
-        let mut results = Layouts::new();
-        results.push(packed(op, "y", DType::F32, &x.ne)?);
-        for _ in 0..self.snapshots.min(tokens).max(1) {
-            results.push(packed(op, "state", DType::F32, &[width - 1, channels, 1, sequences])?);
-        }
-        Ok(results)
+        snapshots::results(op, x, [width - 1, channels, 1, sequences], self.snapshots, tokens)
     }
 
     fn storage(&self) -> Storage {
@@ -121,8 +105,7 @@ impl Define for SsmConvStep {
         let (y, snapshots) = results.split_first_mut().expect("y comes first");
         let mut starts = Vec::new();
         for sequence in 0..sequences {
-            let id = ids.get_int([sequence, 0, 0, 0]);
-            starts.push(checked_row(self.name(), IDS.name, [sequence, 0, 0], id, rows)?);
+            starts.push(snapshots::start_row(self.name(), ids, sequence, rows)?);
         }
         // `place` counts the window and then the new inputs.
         let input = |place: usize, channel: usize, sequence: usize| match place.checked_sub(width - 1) {

@@ -24,12 +24,9 @@
 //! mapping and layout as ggml's SSM_SCAN.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::shape::{expect_dtype, expect_ne, expect_shape, packed};
+use crate::shape::{expect_dtype, expect_ne, expect_shape};
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage};
-use crate::{Tolerance, View, ViewMut, Views, math};
-
-/// Most states that one scan gives: with y, as many results as an index of 16 bits can tell apart.
-pub const SNAPSHOTS_MAX: usize = u16::MAX as usize;
+use crate::{Tolerance, ViewMut, Views, math, snapshots};
 
 /// The selective scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +55,7 @@ impl Define for SsmScan {
     }
 
     fn result_name(&self, index: usize) -> String {
-        match index {
-            0 => "y".into(),
-            1 => "state".into(),
-            _ => format!("state_{}", index - 1),
-        }
+        snapshots::result_name(index)
     }
 
     fn attributes(&self) -> String {
@@ -72,13 +65,7 @@ impl Define for SsmScan {
     fn infer(&self, inputs: &[Layout]) -> Result<Layouts, OpError> {
         let op = self.name();
         let [s, x, dt, a, b, c, ids] = inputs else { unreachable!("the arity was checked") };
-        if self.snapshots == 0 {
-            return Err(OpError::new(op, "snapshots = 0, expected at least 1 (the final state)"));
-        }
-        if self.snapshots > SNAPSHOTS_MAX {
-            let what = format!("snapshots = {}, expected at most {SNAPSHOTS_MAX}", self.snapshots);
-            return Err(OpError::new(op, what));
-        }
+        snapshots::check(op, self.snapshots)?;
         for (operand, layout) in OPERANDS[..6].iter().zip(inputs) {
             expect_dtype(op, operand.name, layout, &[DType::F32])?;
         }
@@ -100,12 +87,7 @@ impl Define for SsmScan {
         }
         expect_shape(op, "ids", ids, [sequences, 1, 1, 1], "the sequences of x")?;
 
-        let mut results = Layouts::new();
-        results.push(packed(op, "y", DType::F32, &x.ne)?);
-        for _ in 0..self.snapshots.min(tokens).max(1) {
-            results.push(packed(op, "state", DType::F32, &[states, head_dim, heads, sequences])?);
-        }
-        Ok(results)
+        snapshots::results(op, x, [states, head_dim, heads, sequences], self.snapshots, tokens)
     }
 
     fn storage(&self) -> Storage {
@@ -119,7 +101,7 @@ impl Define for SsmScan {
         let heads_per_group = heads / b.ne()[1].max(1);
         let (y, snapshots) = results.split_first_mut().expect("y comes first");
         for sequence in 0..sequences {
-            let start = start_row(self.name(), ids, sequence, s.ne()[3])?;
+            let start = snapshots::start_row(self.name(), ids, sequence, s.ne()[3])?;
             for head in 0..heads {
                 let group = head / heads_per_group.max(1);
                 for row in 0..head_dim {
@@ -210,20 +192,6 @@ impl Define for SsmScan {
             add(&format!("mamba2_{name}"), Spec { arrangement, ..Spec::mamba2(32, 4, 4, 2, 3, 2) });
         }
         cases
-    }
-}
-
-/// The row of the pool that a sequence starts from; `None` starts from zero.
-fn start_row(
-    op: &'static str,
-    ids: &View<'_>,
-    sequence: usize,
-    rows: usize,
-) -> Result<Option<usize>, OpError> {
-    match ids.get_int([sequence, 0, 0, 0]) {
-        -1 => Ok(None),
-        id if id >= 0 && (id as usize) < rows => Ok(Some(id as usize)),
-        id => Err(OpError::new(op, format!("ids[{sequence}] = {id}, expected −1 or a row below {rows}"))),
     }
 }
 

@@ -10,7 +10,7 @@
 
 use super::{Action, Flags, Graph, GraphError, Node, Tensor};
 use smallvec::SmallVec;
-use ssmgraph_ops::ssm_scan::SNAPSHOTS_MAX as STORED_MAX;
+use ssmgraph_ops::snapshots::SNAPSHOTS_MAX as STORED_MAX;
 use ssmgraph_ops::{DType, Layout};
 
 /// The slot space that all states of a graph share.

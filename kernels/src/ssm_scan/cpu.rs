@@ -7,7 +7,8 @@ use super::{per_channel, per_head};
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Row};
 use crate::shared::pool::Worker;
-use ssmgraph_ops::{Layout, OpError, SsmScan};
+use ssmgraph_ops::shape::checked_row;
+use ssmgraph_ops::{Define, Layout, OpError, SsmScan};
 
 impl CpuKernel for SsmScan {
     fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
@@ -59,11 +60,7 @@ impl<'a> Scan<'a> {
         let groups = call.inputs[4].ne()[1];
         let scan = Scan { call, states, head_dim, heads, groups, tokens, sequences };
         for sequence in 0..sequences {
-            let id = scan.id(sequence);
-            if id != -1 && usize::try_from(id).map_or(true, |id| id >= rows) {
-                let what = format!("ids[{sequence}] = {id}, expected −1 or a row below {rows}");
-                return Err(OpError::new(ssmgraph_ops::Define::name(op), what));
-            }
+            checked_row(op.name(), "ids", [sequence, 0, 0], scan.id(sequence), rows)?;
         }
         Ok(scan)
     }
