@@ -4,6 +4,7 @@ pub mod arrays;
 pub mod case_grid;
 pub mod cuda;
 pub mod cuda_images;
+pub mod laws;
 pub mod model_file;
 pub mod models;
 pub mod random_graph;

@@ -3,13 +3,14 @@
 //! continued; thread counts do not matter.
 
 use graph_tests::cuda;
+use graph_tests::laws::{bits, noise, run_on_slots, values};
 use proptest::prelude::*;
 use ssmgraph::backend::Devices;
 use ssmgraph::graph::SlotsSpec;
 use ssmgraph::ops::DType;
 use ssmgraph::ops::gated_delta_net::Grouping;
 use ssmgraph::ops::l2_norm::Form;
-use ssmgraph::{Graph, Session, Store, Tensor};
+use ssmgraph::{Graph, Store, Tensor};
 use std::sync::Arc;
 
 /// Sizes of one mixer: norm of q and k, gates, then the delta net.
@@ -44,14 +45,6 @@ struct Mixer {
     tokens: usize,
 }
 
-/// Numbers in −1..1 that depend on the seed and the place alone.
-fn noise(seed: u64, index: usize) -> f32 {
-    let mut z =
-        (seed ^ 0x9E37_79B9).wrapping_mul(0xBF58_476D_1CE4_E5B9).wrapping_add(index as u64 * 0x94D0_49BB);
-    z = (z ^ (z >> 31)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z >> 40) as f32 / (1u32 << 24) as f32) * 2.0 - 1.0
-}
-
 fn mixer(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u64) -> Mixer {
     let Sizes { size, key_heads, heads, .. } = sizes;
     let mut g = Graph::new();
@@ -82,10 +75,8 @@ fn mixer(sizes: Sizes, sequences: usize, tokens: usize, rollback: usize, seed: u
         g.write_state(&state, &slots, back, rows).unwrap();
     }
     g.output(delta.y).unwrap();
-    let of = |seed: u64, scale: f32, shift: f32| {
-        (0..sizes.gates()).map(|i| noise(seed, i) * scale + shift).collect::<Vec<f32>>()
-    };
-    let weights = vec![(a, of(seed + 1, 1.0, -1.1)), (bias, of(seed + 2, 1.0, -1.0))];
+    let gates = sizes.gates();
+    let weights = vec![(a, values(seed + 1, gates, 1.0, -1.1)), (bias, values(seed + 2, gates, 1.0, -1.0))];
     Mixer { graph: g, qkv, alpha, beta, weights, y: delta.y, tokens }
 }
 
@@ -118,26 +109,15 @@ impl Mixer {
         sequences: &[Sequence],
         first: usize,
     ) -> Vec<Vec<f32>> {
-        let mut session = Session::with_store(&self.graph, store).unwrap();
         let sizes = sequences[0].sizes;
         let parts = [(self.qkv, sizes.channels()), (self.alpha, sizes.gates()), (self.beta, sizes.heads)];
+        let mut inputs = self.weights.clone();
         for (which, (tensor, width)) in parts.into_iter().enumerate() {
             let part = |sequence: &Sequence| sequence.part(which as u64, width, first, self.tokens);
-            session.set(tensor, &sequences.iter().flat_map(part).collect::<Vec<f32>>()).unwrap();
+            inputs.push((tensor, sequences.iter().flat_map(part).collect()));
         }
-        for (tensor, values) in &self.weights {
-            session.set(*tensor, values).unwrap();
-        }
-        session.set_slots(slots).unwrap();
-        session.run().unwrap();
-        let y = session.get::<f32>(self.y).unwrap();
-        let each = y.len() / sequences.len();
-        y.chunks(each.max(1)).map(<[f32]>::to_vec).collect()
+        run_on_slots(&self.graph, store, slots, &inputs, self.y)
     }
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 fn sizes() -> impl Strategy<Value = Sizes> {

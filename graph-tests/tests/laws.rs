@@ -2,11 +2,12 @@
 //! pieces = one by one; a sequence alone = in a batch; two runs are equal; thread counts do not matter.
 
 use graph_tests::cuda;
+use graph_tests::laws::{bits, noise, run_on_slots, values};
 use proptest::prelude::*;
 use ssmgraph::backend::Devices;
 use ssmgraph::graph::{Slots, SlotsSpec, State};
 use ssmgraph::ops::DType;
-use ssmgraph::{Graph, Session, Store, Tensor};
+use ssmgraph::{Graph, Store, Tensor};
 use std::sync::Arc;
 
 /// Sizes of one block: conv, then scan, as in Mamba (A has a row per state) or Mamba-2 (one decay per head).
@@ -39,18 +40,6 @@ struct Block {
     weights: Vec<(Tensor, Vec<f32>)>,
     y: Tensor,
     tokens: usize,
-}
-
-/// Numbers in −1..1 that depend on the seed and the place alone.
-fn noise(seed: u64, index: usize) -> f32 {
-    let mut z =
-        (seed ^ 0x9E37_79B9).wrapping_mul(0xBF58_476D_1CE4_E5B9).wrapping_add(index as u64 * 0x94D0_49BB);
-    z = (z ^ (z >> 31)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z >> 40) as f32 / (1u32 << 24) as f32) * 2.0 - 1.0
-}
-
-fn values(seed: u64, count: usize, scale: f32, shift: f32) -> Vec<f32> {
-    (0..count).map(|index| noise(seed, index) * scale + shift).collect()
 }
 
 fn roll_conv(g: &mut Graph, state: &State, slots: &Slots, sx: Tensor, width: usize, tokens: usize) {
@@ -171,23 +160,12 @@ impl Block {
         sequences: &[Sequence],
         first: usize,
     ) -> Vec<Vec<f32>> {
-        let mut session = Session::with_store(&self.graph, store).unwrap();
         let gather = |f: &dyn Fn(&Sequence) -> Vec<f32>| sequences.iter().flat_map(f).collect::<Vec<f32>>();
-        session.set(self.xbc, &gather(&|s| s.xbc(first, self.tokens))).unwrap();
-        session.set(self.dt, &gather(&|s| s.dt(first, self.tokens))).unwrap();
-        for (tensor, values) in &self.weights {
-            session.set(*tensor, values).unwrap();
-        }
-        session.set_slots(slots).unwrap();
-        session.run().unwrap();
-        let y = session.get::<f32>(self.y).unwrap();
-        let each = y.len() / sequences.len();
-        y.chunks(each.max(1)).map(<[f32]>::to_vec).collect()
+        let mut inputs = self.weights.clone();
+        inputs.push((self.xbc, gather(&|s| s.xbc(first, self.tokens))));
+        inputs.push((self.dt, gather(&|s| s.dt(first, self.tokens))));
+        run_on_slots(&self.graph, store, slots, &inputs, self.y)
     }
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 fn sizes() -> impl Strategy<Value = Sizes> {
