@@ -234,7 +234,7 @@ impl Build {
             "-mf16c",
         ]);
         command.args(["-Wno-unknown-pragmas", "-Wno-unused-variable", "-I"]).arg(&self.engine);
-        // What a kernel includes as `../shared/…` is found from an edited copy in another folder too.
+        // Headers are included by a path from the op's folder; an edited copy lies in another one.
         command.arg("-I").arg(&self.shared);
         command
     }
