@@ -81,28 +81,16 @@ impl ThreadArgs {
 }
 
 impl DeviceArgs {
-    /// The device with `auto` settled: the first GPU, or the CPU where there is none.
-    fn settled(self) -> Device {
-        if self.device != Device::Auto {
-            return self.device;
-        }
-        let usable = |count| if count > 0 { CudaBackend::new(0).map(|_| true) } else { Ok(false) };
-        match CudaBackend::count().and_then(usable) {
-            Ok(false) => Device::Cpu,
-            Ok(true) => Device::Cuda(0),
-            Err(error) => {
-                eprintln!("note: the GPU cannot be used ({error}); running on the CPU");
-                Device::Cpu
-            }
-        }
-    }
-
-    /// The backend that was asked for.
+    /// The backend that was asked for; for `auto` the first GPU, or the CPU where there is none that works.
     ///
     /// Errors: a device that this machine does not have, or that does not work.
     pub fn backend(self) -> Outcome<Arc<dyn Backend>> {
-        match self.settled() {
-            Device::Auto | Device::Cpu => Ok(Arc::new(self.threads.cpu())),
+        match self.device {
+            Device::Auto => match first_gpu() {
+                Some(gpu) => Ok(Arc::new(gpu)),
+                None => Ok(Arc::new(self.threads.cpu())),
+            },
+            Device::Cpu => Ok(Arc::new(self.threads.cpu())),
             Device::Reference => Ok(Arc::new(Eager::new(Reference))),
             Device::Cuda(index) => {
                 let backend = CudaBackend::new(index);
@@ -115,13 +103,27 @@ impl DeviceArgs {
     ///
     /// Errors: as [`DeviceArgs::backend`].
     pub fn devices(self) -> Outcome<Devices> {
-        let settled = DeviceArgs { device: self.settled(), ..self };
-        let mut backends = vec![settled.backend()?];
-        if let Device::Cuda(_) = settled.device {
+        let mut backends = vec![self.backend()?];
+        if is_gpu(backends[0].as_ref()) {
             backends.push(Arc::new(self.threads.cpu()));
         }
         Ok(Devices::new(backends))
     }
+}
+
+/// Whether a backend has memory of its own on a GPU.
+pub fn is_gpu(backend: &dyn Backend) -> bool {
+    backend.name().starts_with("cuda")
+}
+
+/// The first GPU. One that does not work is named on standard error.
+fn first_gpu() -> Option<CudaBackend> {
+    let opened = match CudaBackend::count() {
+        Ok(0) => return None,
+        Ok(_) => CudaBackend::new(0),
+        Err(error) => Err(error),
+    };
+    opened.map_err(|error| eprintln!("note: the GPU cannot be used ({error}); running on the CPU")).ok()
 }
 
 /// The backends with these names; all that this machine has when there are none.

@@ -222,8 +222,8 @@ impl CudaProgram {
     fn queue(&self, range: Range<usize>) -> Result<(), CudaError> {
         for work in &self.work[range] {
             // SAFETY: `check_call` found the places of the step inside buffers that the program keeps alive,
-            // as it does the scratch and the fault records; `run` holds the buffers and waits for the end. The length of a
-            // kernel's parameter was compared with what the kernel takes.
+            // as it does the scratch and the fault records; `run` holds the buffers and waits for the end. The
+            // length of a kernel's parameter was compared with what the kernel takes.
             let queued = unsafe {
                 match (work, &self.blas) {
                     (Work::Kernel(bound), _) => {

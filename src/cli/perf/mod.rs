@@ -68,7 +68,7 @@ enum Memory {
 
 impl Memory {
     fn of(backend: &Arc<dyn Backend>, threads: usize) -> Outcome<Memory> {
-        match backend.name().starts_with("cuda") {
+        match model::is_gpu(backend.as_ref()) {
             true => DeviceMemory::measure(backend).map(|memory| Memory::Device(Box::new(memory))),
             false => Ok(Memory::Host { read: bandwidth::measure(threads).read, flush: vec![1; FLUSH_BYTES] }),
         }
