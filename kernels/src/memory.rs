@@ -32,10 +32,12 @@ enum Owner {
     Heap,
     /// Kept alive by somebody else's bytes, never written.
     Shared { _keep: Arc<dyn AsRef<[u8]> + Send + Sync> },
+    /// Owned by a program in another language, which has promised to keep it.
+    Foreign,
 }
 
 // SAFETY: owned bytes are reached through `lock` or by a program that holds it; shared bytes are never
-// written, and their owner is Send and Sync itself.
+// written, and their owner is Send and Sync itself; who lends foreign bytes has promised the same for them.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -58,6 +60,20 @@ impl Memory {
         Memory { start, bytes, owner: Owner::Shared { _keep: owner }, lock: Mutex::new(()) }
     }
 
+    /// Writable bytes that another program owns, without a copy.
+    ///
+    /// # Safety
+    /// While the memory lives, `start` is valid for reads and writes of `bytes` bytes (for reads, if no call writes
+    /// there), and while a program over it runs or bytes are copied, nobody else writes there.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize) -> Memory {
+        Memory { start, bytes, owner: Owner::Foreign, lock: Mutex::new(()) }
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> usize {
         self.bytes
@@ -70,7 +86,7 @@ impl Memory {
 
     /// Whether the bytes may be written.
     pub fn is_writable(&self) -> bool {
-        matches!(self.owner, Owner::Heap)
+        !matches!(self.owner, Owner::Shared { .. })
     }
 
     /// Copies bytes in, starting at `offset`.

@@ -25,6 +25,11 @@ impl CpuBackend {
         CpuBackend { threads: threads.clamp(1, kernels::WORKERS_MAX) }
     }
 
+    /// Host memory as a buffer of this backend.
+    pub fn buffer(memory: Arc<Memory>) -> Arc<dyn Buffer> {
+        Arc::new(CpuBuffer(memory))
+    }
+
     /// How many threads take part in a run.
     pub fn threads(&self) -> usize {
         self.threads

@@ -11,7 +11,7 @@ mod eager;
 pub use cpu::CpuBackend;
 pub use cuda::CudaBackend;
 pub use eager::{Eager, EagerBackend, Reference};
-pub use ssmgraph_kernels::{Declined, Numerics, Observer};
+pub use ssmgraph_kernels::{Declined, Memory, Numerics, Observer};
 
 use ssmgraph_ops::{Layout, Op, OpError};
 use std::any::Any;
