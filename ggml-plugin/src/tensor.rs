@@ -36,11 +36,6 @@ impl<'a> Tensor<'a> {
         self.0
     }
 
-    /// The tensor whose bytes it shows, if it is a view.
-    pub fn view_source(self) -> *const abi::Tensor {
-        self.0.view_source
-    }
-
     /// An operand that the op cannot do without.
     ///
     /// Errors: it is absent.
