@@ -120,7 +120,7 @@ impl Device {
     }
 
     /// The type of the buffers that it makes itself.
-    fn own_buffer_type(&self) -> BufferTypePointer {
+    pub fn own_buffer_type(&self) -> BufferTypePointer {
         match self.version {
             2 => (&raw const self.buffer_type2).cast_mut().cast(),
             _ => (&raw const self.buffer_type3).cast_mut().cast(),

@@ -76,9 +76,8 @@ impl Storage {
 pub unsafe fn storage_of<'a>(buffer: *mut abi::Buffer) -> Option<&'a Storage> {
     // SAFETY: the caller's promise.
     let buffer = unsafe { buffer.as_ref() }?;
-    let ours = buffer.table.get_base.is_some_and(|get_base| get_base as usize == base as *const () as usize);
-    // SAFETY: `into_host` put a storage there, which `free` alone takes away.
-    ours.then(|| unsafe { &*buffer.context.cast::<Storage>() })
+    // SAFETY: `into_host` put a storage into each buffer of our types, which `free` alone takes away.
+    crate::registry::owns(buffer.buffer_type).then(|| unsafe { &*buffer.context.cast::<Storage>() })
 }
 
 /// A buffer that another backend of the host made, in memory that the plugin can reach.

@@ -97,6 +97,12 @@ fn gpus(version: c_int) -> Vec<*mut Device> {
     (0..count).filter_map(open).collect()
 }
 
+/// Whether a buffer type is one of ours.
+pub fn owns(buffer_type: abi::BufferTypePointer) -> bool {
+    // SAFETY: devices are never freed, nor written once they are shared.
+    devices().iter().any(|&device| unsafe { (*device).own_buffer_type() } == buffer_type)
+}
+
 fn devices() -> &'static [*mut Device] {
     REGISTERED.get().and_then(Option::as_ref).map_or(&[], |registered| &registered.devices)
 }
