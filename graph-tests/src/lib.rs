@@ -7,5 +7,7 @@ pub mod cuda_images;
 pub mod laws;
 pub mod model_file;
 pub mod models;
+#[cfg(feature = "peer-ggml")]
+pub mod peer;
 pub mod random_graph;
 pub mod random_model;

@@ -17,7 +17,7 @@ use ssmgraph::ops::mul_mat::MulMat;
 use ssmgraph::ops::tensor::indices;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Attention, Case, Concat, Cpy, Cumsum, DType, GetRows, HostTensor, Layout, Mean, Op, OpKind,
+    Argmax, Attention, Case, Concat, Cpy, Cumsum, DType, GetRows, HostTensor, Layout, Mean, Norm, Op, OpKind,
     Repeat, RmsNorm, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, SumRows, Tolerance,
 };
 use ssmgraph::{Graph, Session, Tensor};
@@ -154,6 +154,7 @@ fn many_rows(axis: usize) -> Vec<Case> {
     let mut cases = vec![
         one(Cumsum.into()),
         one(L2Norm { eps: 1e-6, form: Form::Max }.into()),
+        one(Norm { eps: 1e-5 }.into()),
         one(RmsNorm { eps: 1e-6, weight: false }.into()),
         one(Argmax.into()),
         one(Mean.into()),

@@ -105,6 +105,7 @@ fn error_texts() {
         (RmsNorm { eps: -1.0, weight: false }.into(), vec![f32s(&[12])]),
         (RmsNorm { eps: 1e-5, weight: true }.into(), vec![f32s(&[12]), f32s(&[5])]),
         (L2Norm { eps: f32::NAN, form: Form::Max }.into(), vec![f32s(&[12])]),
+        (Norm { eps: f32::NAN }.into(), vec![f32s(&[12])]),
         (SoftMax { scale: 1.0, mask: true }.into(), vec![f32s(&[12, 4]), f32s(&[12, 3])]),
         (Cumsum {}.into(), vec![q8(&[32])]),
         (Argmax {}.into(), vec![f32s(&[0, 3])]),

@@ -23,6 +23,7 @@ mod mean;
 pub mod memory;
 mod mul_mat;
 mod mul_mat_id;
+mod norm;
 mod numerics;
 mod qk_norm;
 mod repeat;
@@ -59,6 +60,7 @@ pub fn cpu(op: &Op) -> Option<&dyn CpuKernel> {
         Op::SsmConv(op) => Some(op),
         Op::SsmConvStep(op) => Some(op),
         Op::GatedNorm(op) => Some(op),
+        Op::Norm(op) => Some(op),
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),
@@ -95,6 +97,7 @@ pub fn cuda_kernel(op: &Op) -> Option<&dyn CudaKernel> {
         Op::SsmScan(op) => Some(op),
         Op::SsmConv(op) => Some(op),
         Op::GatedNorm(op) => Some(op),
+        Op::Norm(op) => Some(op),
         Op::RmsNorm(op) => Some(op),
         Op::L2Norm(op) => Some(op),
         Op::SoftMax(op) => Some(op),

@@ -9,7 +9,7 @@ use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::rope::{Rope, RopeMode};
 use ssmgraph_ops::{
-    Attention, Cumsum, DType, HostTensor, Layout, MulMat, MulMatId, Op, RmsNorm, SoftMax, SsmConv,
+    Attention, Cumsum, DType, HostTensor, Layout, MulMat, MulMatId, Norm, Op, RmsNorm, SoftMax, SsmConv,
     SsmConvStep, SsmScan,
 };
 use std::ops::Range;
@@ -343,6 +343,7 @@ fn a_result_in_an_operands_memory_is_the_same() {
     let ops: [(Op, usize); 8] = [
         (RmsNorm { eps: 1e-5, weight: false }.into(), 0),
         (L2Norm { eps: 1e-5, form: Form::Max }.into(), 0),
+        (Norm { eps: 1e-5 }.into(), 0),
         (SoftMax { scale: 0.5, mask: false }.into(), 0),
         (Cumsum.into(), 0),
         (gated(Order::NormThenGate), 0),

@@ -122,6 +122,7 @@ ops! {
     ssm_conv: SsmConv,
     ssm_conv_step: SsmConvStep,
     gated_norm: GatedNorm,
+    norm: Norm,
     rms_norm: RmsNorm,
     l2_norm: L2Norm,
     soft_max: SoftMax,

@@ -11,7 +11,7 @@ use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::qk_norm::QkNorm;
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{
-    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, MulMatId,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, Layout, Mean, MulMat, MulMatId, Norm,
     OpError, Permute, Repeat, Reshape, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan,
     Sum, SumRows, TopK, Transpose, Window, full_shape,
 };
@@ -162,6 +162,11 @@ impl Graph {
             Some(weight) => self.op1(op, &[x, weight]),
             None => self.op1(op, &[x]),
         }
+    }
+
+    /// (x − mean) / √(variance + eps) along axis 0.
+    pub fn norm(&mut self, x: Tensor, eps: f32) -> Result<Tensor, GraphError> {
+        self.op1(Norm { eps }, &[x])
     }
 
     /// x / ‖x‖ along axis 0, with eps as `form` says.

@@ -108,7 +108,7 @@ pub fn translate(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
         abi::OP_GLU => elementwise::glu(node),
         abi::OP_SCALE => elementwise::scale(node),
         abi::OP_SUM | abi::OP_SUM_ROWS | abi::OP_CUMSUM | abi::OP_MEAN | abi::OP_ARGMAX => rows::reduction(node),
-        abi::OP_RMS_NORM | abi::OP_L2_NORM => rows::norm(node),
+        abi::OP_NORM | abi::OP_RMS_NORM | abi::OP_L2_NORM => rows::norm(node),
         abi::OP_SOFT_MAX => rows::soft_max(node),
         abi::OP_ARGSORT | abi::OP_TOP_K => rows::top_k(node),
         abi::OP_ROPE => rows::rope(node),

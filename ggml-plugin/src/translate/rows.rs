@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 use ssmgraph::backend::Declined;
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::rope::RopeMode;
-use ssmgraph_ops::{Argmax, Cumsum, DType, Layout, Mean, Op, RmsNorm, Rope, SoftMax, Sum, SumRows, TopK};
+use ssmgraph_ops::{Argmax, Cumsum, DType, Layout, Mean, Norm, Op, RmsNorm, Rope, SoftMax, Sum, SumRows, TopK};
 
 /// SUM, SUM_ROWS, CUMSUM, MEAN, ARGMAX.
 pub fn reduction(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
@@ -26,10 +26,11 @@ pub fn reduction(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     Ok(Call::of(op, [x], [Place::of(node)?]))
 }
 
-/// RMS_NORM, L2_NORM.
+/// NORM, RMS_NORM, L2_NORM.
 pub fn norm(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let eps = node.float(0);
     let op: Op = match node.op() {
+        abi::OP_NORM => Norm { eps }.into(),
         abi::OP_RMS_NORM => RmsNorm { eps, weight: false }.into(),
         _ => L2Norm { eps, form: Form::Max }.into(),
     };

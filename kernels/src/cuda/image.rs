@@ -70,6 +70,7 @@ pub const IMAGES: &[&Image] = &[
     &crate::cumsum::cuda::IMAGE,
     &crate::gated_norm::cuda::IMAGE,
     &crate::l2_norm::cuda::IMAGE,
+    &crate::norm::cuda::IMAGE,
     &crate::rms_norm::cuda::IMAGE,
     &crate::rope::cuda::IMAGE,
     &crate::attention::cuda::IMAGE,

@@ -178,7 +178,8 @@ impl WithSimd for Wide<'_> {
     }
 }
 
-fn sum_f64(values: &[f32]) -> f64 {
+/// Σ v, in `f64`.
+pub fn sum_f64(values: &[f32]) -> f64 {
     simd::arch().dispatch(Wide(values))
 }
 

@@ -10,7 +10,7 @@ use ssmgraph::ops::qk_norm::QkNorm;
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, MulMatId,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, MulMatId, Norm,
     Op, OpKind, Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum, SumRows,
     TopK,
 };
@@ -132,6 +132,7 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
             (op.into(), vec![inner(), inner(), f32s(&[INNER])])
         }
         OpKind::RmsNorm => (RmsNorm { eps: 1e-5, weight: true }.into(), vec![rows(), f32s(&[EMBD])]),
+        OpKind::Norm => (Norm { eps: 1e-5 }.into(), vec![f32s(&[EMBD, tokens])]),
         OpKind::L2Norm => (L2Norm { eps: 1e-6, form: Form::Max }.into(), vec![f32s(&[128, 12, tokens])]),
         OpKind::QkNorm => {
             let op = QkNorm { eps: 1e-6, form: Form::Add, heads: 16, grouping: Grouping::Tiled };
