@@ -372,7 +372,8 @@ pub struct DeviceTable {
     /// The type of page-locked buffers.
     pub get_host_buffer_type: Absent,
     /// A buffer over memory of the host.
-    pub buffer_from_host_ptr: Option<unsafe extern "C" fn(*mut Device, *mut c_void, usize, usize) -> *mut Buffer>,
+    pub buffer_from_host_ptr:
+        Option<unsafe extern "C" fn(*mut Device, *mut c_void, usize, usize) -> *mut Buffer>,
     /// Whether it computes a node.
     pub supports_op: unsafe extern "C" fn(*mut Device, *const Tensor) -> bool,
     /// Whether it reads and writes buffers of a type.
@@ -416,6 +417,18 @@ pub struct Registry {
     pub table: RegistryTable,
     /// Of the plugin.
     pub context: *mut c_void,
+}
+
+/// What a backend of ours has done: the answer of `ssmgraph_counts`, a function that hosts may ask the registry for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counts {
+    /// Nodes of the graphs that were computed.
+    pub nodes: u64,
+    /// Steps of ours that computed them.
+    pub steps: u64,
+    /// Graphs that were planned.
+    pub planned: u64,
 }
 
 const _: () = {

@@ -34,6 +34,14 @@ impl Runtime {
         matches!(self, Runtime::Cpu(_))
     }
 
+    /// Whether a stream with so many threads would be as it is now.
+    pub fn takes_threads(&self, threads: usize) -> bool {
+        match self {
+            Runtime::Cpu(backend) => backend.threads() == CpuBackend::new(Some(threads)).threads(),
+            Runtime::Cuda(_) => true,
+        }
+    }
+
     /// A runtime for one stream, with so many threads.
     pub fn for_stream(&self, threads: Option<usize>) -> Runtime {
         match self {
@@ -59,10 +67,20 @@ pub struct Device {
 
 impl Device {
     /// A device under this name; it stays to the end of the process.
-    pub fn leak(name: String, description: String, kind: DeviceType, version: c_int, runtime: Runtime) -> *mut Device {
+    pub fn leak(
+        name: String,
+        description: String,
+        kind: DeviceType,
+        version: c_int,
+        runtime: Runtime,
+    ) -> *mut Device {
         let text = |text: String| CString::new(text.replace('\0', " ")).expect("zeros were replaced");
         let device = Box::into_raw(Box::new(Device {
-            entry: abi::Device { table: TABLE, registry: std::ptr::null_mut(), context: std::ptr::null_mut() },
+            entry: abi::Device {
+                table: TABLE,
+                registry: std::ptr::null_mut(),
+                context: std::ptr::null_mut(),
+            },
             buffer_type2: BufferType2 {
                 get_name: buffer_name,
                 alloc_buffer,

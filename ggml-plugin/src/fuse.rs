@@ -17,8 +17,7 @@ pub fn fuse<'a>(graph: Graph<'a>, runtime: &Runtime, calls: Calls<'a>) -> Calls<
     let mut fused: Calls<'a> = Vec::with_capacity(calls.len());
     for (node, call) in calls {
         let both = fused.last().and_then(|(before, inner)| {
-            let is_private = !before.is_output() && graph.use_count(*before) == Some(1);
-            let both = if is_private { joined(*before, inner, &call) } else { None }?;
+            let both = if graph.is_private(*before) { joined(*before, inner, &call) } else { None }?;
             runtime.backend().supports(&both.op, &both.input_layouts()).is_ok().then_some(both)
         });
         match both {
@@ -42,12 +41,14 @@ fn joined<'a>(before: Tensor<'a>, inner: &Call<'a>, outer: &Call<'a>) -> Option<
     }
     let other = outer.inputs.get(usize::from(first)).copied();
     let (op, more): (Op, Option<Source<'a>>) = match (&outer.op, &inner.op) {
-        (Op::Binary(Binary { function: BinaryFunction::Mul }), Op::RmsNorm(RmsNorm { eps, weight: false })) => {
-            (RmsNorm { eps: *eps, weight: true }.into(), Some(other?))
-        }
-        (Op::Binary(Binary { function: BinaryFunction::Add }), Op::SsmConv(SsmConv { bias: false, silu: false })) => {
-            (SsmConv { bias: true, silu: false }.into(), Some(other?))
-        }
+        (
+            Op::Binary(Binary { function: BinaryFunction::Mul }),
+            Op::RmsNorm(RmsNorm { eps, weight: false }),
+        ) => (RmsNorm { eps: *eps, weight: true }.into(), Some(other?)),
+        (
+            Op::Binary(Binary { function: BinaryFunction::Add }),
+            Op::SsmConv(SsmConv { bias: false, silu: false }),
+        ) => (SsmConv { bias: true, silu: false }.into(), Some(other?)),
         (Op::Unary(Unary { function: Function::Silu }), Op::SsmConv(SsmConv { bias, silu: false })) => {
             (SsmConv { bias: *bias, silu: true }.into(), None)
         }

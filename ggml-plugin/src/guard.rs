@@ -19,3 +19,16 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::guarded;
+
+    #[test]
+    fn a_panic_becomes_the_fallback() {
+        let index = std::hint::black_box(7);
+        assert_eq!(guarded("a test's entry", -1, || [1, 2, 3][index]), -1);
+        assert_eq!(guarded("a test's entry", -1, || std::panic::panic_any(())), -1);
+        assert_eq!(guarded("a test's entry", -1, || 3), 3);
+    }
+}

@@ -156,7 +156,13 @@ fn fill(buffer: &dyn Buffer, mut offset: usize, mut bytes: usize, value: u8) -> 
     Ok(())
 }
 
-unsafe extern "C" fn memset(buffer: *mut abi::Buffer, tensor: *mut abi::Tensor, value: u8, offset: usize, bytes: usize) {
+unsafe extern "C" fn memset(
+    buffer: *mut abi::Buffer,
+    tensor: *mut abi::Tensor,
+    value: u8,
+    offset: usize,
+    bytes: usize,
+) {
     // SAFETY: ggml calls a buffer's table with that buffer and its tensors.
     unsafe { at("memset_tensor", buffer, tensor, offset, |buffer, place| fill(buffer, place, bytes, value)) }
 }

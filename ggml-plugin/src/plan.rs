@@ -9,7 +9,7 @@ use crate::translate::{Call, Place, Source, is_view, translate};
 use smallvec::SmallVec;
 use ssmgraph::backend::{Backend, BackendError, Buffer, Program, Slice, Step};
 use ssmgraph_ops::{Cpy, Layout, Op, Storage};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Why a graph was not computed.
@@ -51,32 +51,41 @@ impl Trace {
 }
 
 /// A node with its operands, as far as a program depends on them.
-#[derive(PartialEq, Eq)]
 struct NodeTrace {
     op: i32,
     params: [i32; abi::PARAMS],
-    wanted: bool,
+    is_wanted: bool,
+    is_output: bool,
+    /// Whether a later node's step computes this node too, and leaves no result of it: nobody else may read it.
+    is_folded: bool,
     result: Trace,
+    /// One for each operand that is there, and which ones are.
     sources: SmallVec<[Trace; 3]>,
+    present: u16,
 }
 
 impl NodeTrace {
-    fn of(node: Tensor<'_>) -> NodeTrace {
+    fn of(node: Tensor<'_>, is_folded: bool) -> NodeTrace {
         NodeTrace {
             op: node.op(),
             params: *node.params(),
-            wanted: node.is_wanted(),
+            is_wanted: node.is_wanted(),
+            is_output: node.is_output(),
+            is_folded,
             result: Trace::of(node),
             sources: node.sources().map(Trace::of).collect(),
+            present: node.present(),
         }
     }
 
-    fn is_of(&self, node: Tensor<'_>) -> bool {
+    fn is_of(&self, graph: Graph<'_>, node: Tensor<'_>) -> bool {
         self.op == node.op()
             && self.params == *node.params()
-            && self.wanted == node.is_wanted()
+            && (self.is_wanted, self.is_output) == (node.is_wanted(), node.is_output())
             && self.result == Trace::of(node)
-            && self.sources.iter().eq(node.sources().map(Trace::of).collect::<SmallVec<[Trace; 3]>>().iter())
+            && self.present == node.present()
+            && self.sources.iter().zip(node.sources()).all(|(trace, source)| *trace == Trace::of(source))
+            && (!self.is_folded || graph.is_private(node))
     }
 }
 
@@ -113,10 +122,19 @@ impl<'a> Graph<'a> {
         pointers.iter().filter_map(|&pointer| unsafe { Tensor::new(pointer) })
     }
 
+    /// Whether one node alone reads a tensor, and nobody outside the graph does.
+    pub fn is_private(self, tensor: Tensor<'_>) -> bool {
+        !tensor.is_output() && self.use_count(tensor) == Some(1)
+    }
+
     /// How often the whole graph, of which this may be a part, reads a tensor; `None` where the host does not say.
-    pub fn use_count(self, tensor: Tensor<'_>) -> Option<i32> {
+    fn use_count(self, tensor: Tensor<'_>) -> Option<i32> {
         let visited = &self.0.visited;
-        if self.0.use_counts.is_null() || visited.used.is_null() || visited.keys.is_null() || visited.size == 0 {
+        if self.0.use_counts.is_null()
+            || visited.used.is_null()
+            || visited.keys.is_null()
+            || visited.size == 0
+        {
             return None;
         }
         let first = (tensor.pointer() as usize >> 4) % visited.size;
@@ -124,7 +142,8 @@ impl<'a> Graph<'a> {
         for step in 0..visited.size {
             let place = (first + step) % visited.size;
             // SAFETY: the table has `size` places, its bits as many, and so have the counts.
-            let (used, key) = unsafe { (*visited.used.add(place / 32) >> (place % 32) & 1, *visited.keys.add(place)) };
+            let (used, key) =
+                unsafe { (*visited.used.add(place / 32) >> (place % 32) & 1, *visited.keys.add(place)) };
             if used == 0 {
                 return None;
             }
@@ -152,7 +171,8 @@ impl Plan {
         if self.uid != 0 && self.uid == graph.uid() {
             return true;
         }
-        self.nodes.len() == graph.len() && graph.nodes().zip(&self.nodes).all(|(node, trace)| trace.is_of(node))
+        self.nodes.len() == graph.len()
+            && graph.nodes().zip(&self.nodes).all(|(node, trace)| trace.is_of(graph, node))
     }
 
     /// Notes that the host has given an equal graph another number.
@@ -179,7 +199,10 @@ impl Plan {
         }
         let step_count = steps.len();
         let program = runtime.backend().compile(steps)?;
-        Ok(Plan { uid: graph.uid(), nodes: graph.nodes().map(NodeTrace::of).collect(), program, step_count })
+        let computed: HashSet<*const abi::Tensor> = calls.iter().map(|(node, _)| node.pointer()).collect();
+        let is_folded = |node: Tensor<'_>| computes(node) && !computed.contains(&node.pointer());
+        let nodes = graph.nodes().map(|node| NodeTrace::of(node, is_folded(node))).collect();
+        Ok(Plan { uid: graph.uid(), nodes, program, step_count })
     }
 
     /// Computes the graph.
@@ -190,9 +213,14 @@ impl Plan {
     }
 }
 
+/// Whether there is something to do for a node.
+fn computes(node: Tensor<'_>) -> bool {
+    node.is_wanted() && !is_view(node)
+}
+
 /// The nodes that compute something, as calls.
 fn calls<'a>(graph: Graph<'a>) -> Result<Vec<(Tensor<'a>, Call<'a>)>, PlanError> {
-    let nodes = graph.nodes().filter(|node| node.is_wanted() && !is_view(*node));
+    let nodes = graph.nodes().filter(|node| computes(*node));
     let call = |node: Tensor<'a>| match translate(node) {
         Ok(call) => Ok((node, call)),
         Err(declined) => Err(PlanError::Node { node: words(node), reason: declined.0 }),
@@ -233,7 +261,8 @@ impl Buffers {
                 let buffer = match self.counting.get(count) {
                     Some(buffer) => buffer.clone(),
                     None => {
-                        let buffer = counting(runtime.backend(), *count).map_err(|error| error.to_string())?;
+                        let buffer =
+                            counting(runtime.backend(), *count).map_err(|error| error.to_string())?;
                         self.counting.insert(*count, buffer.clone());
                         buffer
                     }
@@ -258,7 +287,11 @@ impl Buffers {
     }
 
     /// A buffer in host memory that another backend made.
-    fn foreign(&mut self, pointer: *mut abi::Buffer, address: usize) -> Result<(Arc<dyn Buffer>, usize), String> {
+    fn foreign(
+        &mut self,
+        pointer: *mut abi::Buffer,
+        address: usize,
+    ) -> Result<(Arc<dyn Buffer>, usize), String> {
         // SAFETY: as in `slice`; `supports_buft` has let host memory through alone.
         let storage = unsafe { foreign(pointer) }?;
         // SAFETY: as above.
@@ -310,9 +343,10 @@ fn clashes(step: &Step, index: usize) -> bool {
         Storage::Update => index == 0 && operand == 0,
         Storage::View { .. } => false,
     };
-    step.inputs.iter().enumerate().any(|(operand, input)| {
-        overlap(result, input) && !(may_take_over(operand) && is_same(result, input))
-    })
+    step.inputs
+        .iter()
+        .enumerate()
+        .any(|(operand, input)| overlap(result, input) && !(may_take_over(operand) && is_same(result, input)))
 }
 
 fn is_same(a: &Slice, b: &Slice) -> bool {

@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 /// Everything that the host holds pointers to; never freed, since a host may use a registry after it has closed the
-/// library.
+/// library, which stays as well (`build.rs`).
 struct Registered {
     entry: *mut abi::Registry,
     devices: Vec<*mut Device>,
@@ -126,6 +126,7 @@ unsafe extern "C" fn get_proc_address(_registry: *mut abi::Registry, name: *cons
     // SAFETY: the host passes a name closed by a zero.
     match unsafe { CStr::from_ptr(name) } {
         name if name == c"ggml_backend_set_n_threads" => stream::set_n_threads as *mut c_void,
+        name if name == c"ssmgraph_counts" => stream::counts as *mut c_void,
         _ => null_mut(),
     }
 }

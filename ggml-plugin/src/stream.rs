@@ -21,9 +21,7 @@ struct Stream {
     buffers: Buffers,
     /// The one used last comes last.
     plans: Vec<Plan>,
-    nodes: u64,
-    steps: u64,
-    planned: u64,
+    counts: abi::Counts,
 }
 
 /// A stream on a device, for the host to free.
@@ -33,9 +31,7 @@ pub fn open(device: &'static Device) -> *mut abi::Backend {
         runtime: device.runtime().for_stream(None),
         buffers: Buffers::default(),
         plans: Vec::new(),
-        nodes: 0,
-        steps: 0,
-        planned: 0,
+        counts: abi::Counts::default(),
     };
     Box::into_raw(Box::new(abi::Backend {
         guid: &GUID,
@@ -58,7 +54,7 @@ impl Stream {
         let mut plan = match found {
             Some(index) => self.plans.remove(index),
             None => {
-                self.planned += 1;
+                self.counts.planned += 1;
                 if self.plans.len() == PLANS_MAX {
                     self.plans.remove(0);
                     self.buffers.clear();
@@ -68,14 +64,17 @@ impl Stream {
         };
         plan.adopt(graph);
         let done = plan.run();
-        self.nodes += graph.len() as u64;
-        self.steps += plan.step_count as u64;
+        self.counts.nodes += graph.len() as u64;
+        self.counts.steps += plan.step_count as u64;
         self.plans.push(plan);
         Ok(done?)
     }
 
-    /// Takes so many threads from now on.
+    /// Takes so many threads from now on. Hosts say so before each batch: what does not change costs nothing.
     fn set_threads(&mut self, threads: usize) {
+        if self.runtime.takes_threads(threads) {
+            return;
+        }
         self.runtime = self.device.runtime().for_stream(Some(threads));
         self.plans.clear();
     }
@@ -101,9 +100,10 @@ unsafe extern "C" fn free(backend: *mut abi::Backend) {
             drop(Box::from_raw(backend));
             stream
         };
-        let Stream { device, nodes, steps, planned, .. } = &*stream;
-        let name = device.name().to_string_lossy();
-        let text = format!("{name} computed {nodes} nodes of graphs in {steps} steps, planned {planned} graphs");
+        let abi::Counts { nodes, steps, planned } = stream.counts;
+        let name = stream.device.name().to_string_lossy();
+        let text =
+            format!("{name} computed {nodes} nodes of graphs in {steps} steps, planned {planned} graphs");
         log(if std::env::var_os("SSMGRAPH_GGML_LOG").is_some() { Level::Info } else { Level::Debug }, &text);
     });
 }
@@ -129,4 +129,10 @@ pub unsafe extern "C" fn set_n_threads(backend: *mut abi::Backend, threads: c_in
         let stream = unsafe { stream(backend) };
         stream.set_threads(usize::try_from(threads).unwrap_or(1).max(1));
     });
+}
+
+/// `ssmgraph_counts`, which hosts may ask the registry for: what a backend has done so far.
+pub unsafe extern "C" fn counts(backend: *mut abi::Backend, answer: *mut abi::Counts) {
+    // SAFETY: the host passes a backend of this registry, and a place for the answer.
+    unsafe { answer.write(stream(backend).counts) }
 }

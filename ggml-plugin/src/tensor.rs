@@ -54,6 +54,14 @@ impl<'a> Tensor<'a> {
         (0..SOURCES).filter_map(move |index| self.optional(index))
     }
 
+    /// Which operands are there, one bit for each.
+    pub fn present(self) -> u16 {
+        const { assert!(SOURCES <= u16::BITS as usize) };
+        let bits =
+            self.0.sources.iter().enumerate().map(|(index, source)| u16::from(!source.is_null()) << index);
+        bits.sum()
+    }
+
     /// All parameters.
     pub fn params(self) -> &'a [i32; PARAMS] {
         &self.0.params

@@ -4,10 +4,10 @@ use super::{Call, Place, operands};
 use crate::abi;
 use crate::tensor::Tensor;
 use ssmgraph::backend::Declined;
+use ssmgraph_ops::Scale;
 use ssmgraph_ops::binary::{Binary, BinaryFunction};
 use ssmgraph_ops::glu::{Glu, GluFunction};
 use ssmgraph_ops::unary::{Function, Unary};
-use ssmgraph_ops::Scale;
 
 /// ADD, SUB, MUL, DIV.
 pub fn binary(node: Tensor<'_>) -> Result<Call<'_>, Declined> {

@@ -1,7 +1,6 @@
 //! Nodes that copy.
 
 use super::{Call, Place, operands};
-use crate::abi;
 use crate::tensor::Tensor;
 use ssmgraph::backend::Declined;
 use ssmgraph_ops::{Concat, Cpy, GetRows, Repeat, SetRows};
@@ -36,6 +35,5 @@ pub fn set_rows(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     if (result.layout, node.address()) != (table.layout, table.tensor.address()) {
         return Err(Declined("the result is not the table itself".into()));
     }
-    debug_assert_eq!(node.op(), abi::OP_SET_ROWS);
     Ok(Call::of(SetRows {}, [table, rows, ids], [result]))
 }

@@ -2,7 +2,7 @@
 
 use super::{Call, Place, Source, operands};
 use crate::tensor::Tensor;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use ssmgraph::backend::Declined;
 use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::{Op, SsmConv, SsmScan};
@@ -24,6 +24,9 @@ pub fn gated_delta_net(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let [q, k, v, g, beta, state] = operands(node)?;
     // Some graphs give the state as one row for each sequence.
     let [size, heads, _, sequences] = v.layout.ne;
+    if i32::try_from(sequences).is_err() {
+        return Err(Declined(format!("{sequences} sequences, more than their numbers can tell apart")));
+    }
     let state = state.reshaped(&[size, size, heads, sequences])?;
     let op = GatedDeltaNet { grouping: Grouping::Tiled, snapshots: snapshots(node)? };
     let inputs = [state, q, k, v, g, beta].map(Source::Place);
@@ -37,11 +40,7 @@ fn snapshots(node: Tensor<'_>) -> Result<usize, Declined> {
 }
 
 /// The call with its results one behind the other in the node's bytes.
-fn packed<'a>(
-    node: Tensor<'a>,
-    op: Op,
-    inputs: smallvec::SmallVec<[Source<'a>; 4]>,
-) -> Result<Call<'a>, Declined> {
+fn packed<'a>(node: Tensor<'a>, op: Op, inputs: SmallVec<[Source<'a>; 4]>) -> Result<Call<'a>, Declined> {
     let whole = node.layout()?;
     if !whole.is_contiguous() {
         return Err(Declined("the result has gaps".into()));
@@ -49,14 +48,18 @@ fn packed<'a>(
     let mut call = Call { op, inputs, results: smallvec![] };
     let layouts = call.op.infer(&call.input_layouts()).map_err(|error| Declined(error.what))?;
     let mut offset_bytes = 0usize;
+    let too_large = || Declined("the results overflow".into());
     for layout in layouts {
         let layout = layout.to_contiguous();
         call.results.push(Place { tensor: node, offset_bytes, layout });
-        offset_bytes += layout.span_bytes();
+        offset_bytes = offset_bytes.checked_add(layout.span_bytes()).ok_or_else(too_large)?;
     }
     // With fewer tokens than K the last states stay as they are.
     if offset_bytes > whole.span_bytes() {
-        return Err(Declined(format!("the result has {} bytes, the op gives {offset_bytes}", whole.span_bytes())));
+        return Err(Declined(format!(
+            "the result has {} bytes, the op gives {offset_bytes}",
+            whole.span_bytes()
+        )));
     }
     Ok(call)
 }

@@ -6,7 +6,9 @@ use crate::tensor::Tensor;
 use ssmgraph::backend::Declined;
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::rope::RopeMode;
-use ssmgraph_ops::{Argmax, Cumsum, DType, Layout, Mean, Norm, Op, RmsNorm, Rope, SoftMax, Sum, SumRows, TopK};
+use ssmgraph_ops::{
+    Argmax, Cumsum, DType, Layout, Mean, Norm, Op, RmsNorm, Rope, SoftMax, Sum, SumRows, TopK,
+};
 
 /// SUM, SUM_ROWS, CUMSUM, MEAN, ARGMAX.
 pub fn reduction(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
@@ -21,7 +23,9 @@ pub fn reduction(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     // Ours adds the right elements, but ggml's own CPU backend takes such rows for packed ones: a host that splits a
     // graph between the two would get two answers.
     if node.op() == abi::OP_SUM && !x.layout.rows_packed() {
-        return Err(Declined("rows of SUM are not packed, and ggml's CPU backend adds other elements then".into()));
+        return Err(Declined(
+            "rows of SUM are not packed, and ggml's CPU backend adds other elements then".into(),
+        ));
     }
     Ok(Call::of(op, [x], [Place::of(node)?]))
 }
@@ -98,14 +102,18 @@ pub fn rope(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let [_, _, tokens, sequences] = x.layout.ne;
     // One list of positions for all sequences.
     let one = DType::I32.block_bytes();
-    let (ne, nb) = match mode {
-        RopeMode::Sections { .. } => ([tokens, 4, sequences, 1], [one, one * tokens, 0, 0]),
+    let per_token = if matches!(mode, RopeMode::Sections { .. }) { 4 } else { 1 };
+    let is_list = positions.layout.dtype == DType::I32 && positions.layout.is_contiguous();
+    if !is_list || tokens.checked_mul(per_token).is_none_or(|count| positions.layout.ne != [count, 1, 1, 1]) {
+        return Err(Declined(format!(
+            "positions are {}, expected i32 {{{per_token} · {tokens}}}",
+            positions.layout
+        )));
+    }
+    let (ne, nb) = match per_token {
+        4 => ([tokens, 4, sequences, 1], [one, one * tokens, 0, 0]),
         _ => ([tokens, sequences, 1, 1], [one, 0, 0, 0]),
     };
-    let wanted = tokens * if ne[1] == 4 && matches!(mode, RopeMode::Sections { .. }) { 4 } else { 1 };
-    if positions.layout.dtype != DType::I32 || positions.layout.ne != [wanted, 1, 1, 1] {
-        return Err(Declined(format!("positions are {}, expected i32 {{{wanted}}}", positions.layout)));
-    }
     positions.layout = Layout::strided(DType::I32, ne, nb).map_err(|error| Declined(error.0))?;
     Ok(Call::of(op, [x, positions], [Place::of(node)?]))
 }
