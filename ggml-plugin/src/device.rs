@@ -3,7 +3,7 @@
 use crate::abi::{self, BufferType2, BufferType3, BufferTypePointer, DeviceType};
 use crate::guard::guarded;
 use crate::host::{self, Level, log, log_once};
-use crate::memory::{ALIGN_BYTES, Storage};
+use crate::memory::{DEVICE_ALIGN_BYTES, HOST_ALIGN_BYTES, Storage};
 use crate::plan::words;
 use crate::stream;
 use crate::tensor::Tensor;
@@ -356,8 +356,9 @@ unsafe extern "C" fn alloc_buffer(buffer_type: BufferTypePointer, bytes: usize) 
     })
 }
 
-unsafe extern "C" fn get_alignment(_buffer_type: BufferTypePointer) -> usize {
-    ALIGN_BYTES
+unsafe extern "C" fn get_alignment(buffer_type: BufferTypePointer) -> usize {
+    // SAFETY: ours, see above.
+    if unsafe { owner(buffer_type) }.runtime.is_host() { HOST_ALIGN_BYTES } else { DEVICE_ALIGN_BYTES }
 }
 
 unsafe extern "C" fn is_host(buffer_type: BufferTypePointer) -> bool {

@@ -10,8 +10,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What device buffers, and tensors in them, are aligned to.
-pub const ALIGN_BYTES: usize = 256;
+/// What buffers in memory of a device, and tensors in them, are aligned to.
+pub const DEVICE_ALIGN_BYTES: usize = 256;
+/// The same in the host's memory: hosts count on the buffer's own address, so it is no more than [`Memory`] gives.
+pub const HOST_ALIGN_BYTES: usize = 64;
 /// Bytes that a fill writes at a time.
 const FILL_BYTES: usize = 1 << 20;
 
@@ -36,7 +38,7 @@ impl Storage {
         /// Far from any address of the host.
         static NEXT: AtomicUsize = AtomicUsize::new(1 << 52);
         let buffer = backend.allocate(bytes)?;
-        let room = bytes.next_multiple_of(ALIGN_BYTES).saturating_add(ALIGN_BYTES);
+        let room = (bytes / DEVICE_ALIGN_BYTES + 2).saturating_mul(DEVICE_ALIGN_BYTES);
         Ok(Storage { buffer, base: NEXT.fetch_add(room, Ordering::Relaxed) })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::abi::{self, AXES, FLAG_COMPUTE, FLAG_OUTPUT, PARAMS, SOURCES};
 use ssmgraph::backend::Declined;
-use ssmgraph_ops::{DType, Layout};
+use ssmgraph_ops::{DType, Layout, LayoutError};
 
 /// A tensor of the host, which keeps it while a call of the host is answered.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +120,9 @@ impl<'a> Tensor<'a> {
         for (count, &given) in ne.iter_mut().zip(&self.0.ne) {
             *count = usize::try_from(given).map_err(|_| Declined(format!("{given} elements on an axis")))?;
         }
+        // What could not exist without its strides of zero is no tensor either: sizes below are products of counts.
+        let refused = |error: LayoutError| Declined(error.0);
+        Layout::contiguous(dtype, &ne).map_err(refused)?;
         let mut nb = self.0.nb;
         let mut packed = dtype.block_bytes();
         for axis in 0..AXES {
@@ -129,6 +132,6 @@ impl<'a> Tensor<'a> {
             let blocks = if axis == 0 { ne[0] / dtype.block_len() } else { ne[axis] };
             packed = nb[axis].saturating_mul(blocks);
         }
-        Layout::strided(dtype, ne, nb).map_err(|error| Declined(error.0))
+        Layout::strided(dtype, ne, nb).map_err(refused)
     }
 }

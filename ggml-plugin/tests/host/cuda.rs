@@ -8,7 +8,7 @@ use ssmgraph_ggml::abi;
 pub fn add(add: Add<'_>) {
     let small = Setting { cuda: true, variables: &[("SSMGRAPH_EMULATOR_MEMORY_BYTES", "8388608")], ..PLAIN };
     add("cuda::memory_limit", Hosts::Only(small), memory_limit);
-    let failing = Setting { cuda: true, variables: &[("SSMGRAPH_EMULATOR_FAULT", "launch:2")], ..PLAIN };
+    let failing = Setting { cuda: true, variables: &[("SSMGRAPH_EMULATOR_FAULT", "launch:1")], ..PLAIN };
     add("cuda::failed_launch", Hosts::Only(failing), failed_launch);
 }
 

@@ -7,7 +7,7 @@ use ssmgraph::ops::glu::GluFunction;
 use ssmgraph::ops::l2_norm::Form as NormForm;
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::Function;
-use ssmgraph::ops::{Case, DType, HostTensor, Layout, Op};
+use ssmgraph::ops::{Case, DType, HostTensor, Layout, MulMat, MulMatId, Op};
 use ssmgraph_ggml::abi;
 
 /// A node that does what a case does.
@@ -47,6 +47,7 @@ pub fn forms(case: &Case) -> Vec<Form> {
         result,
         over: None,
     };
+    let dtype = |index: usize| case.inputs[index].layout().dtype;
     match &case.op {
         Op::Unary(op) => vec![form(abi::OP_UNARY, &[unary_number(op.function)])],
         Op::Binary(op) => vec![form(binary_number(op.function), &[])],
@@ -68,8 +69,8 @@ pub fn forms(case: &Case) -> Vec<Form> {
             both
         }
         Op::Rope(op) => rope(case, form(abi::OP_ROPE, &[]), op).into_iter().collect(),
-        Op::MulMat(_) => vec![form(abi::OP_MUL_MAT, &[])],
-        Op::MulMatId(_) => vec![form(abi::OP_MUL_MAT_ID, &[])],
+        Op::MulMat(op) if *op == MulMat::of(dtype(0)) => vec![form(abi::OP_MUL_MAT, &[])],
+        Op::MulMatId(op) if *op == MulMatId::of(dtype(0)) => vec![form(abi::OP_MUL_MAT_ID, &[])],
         Op::Cpy(_) => vec![form(abi::OP_CPY, &[]), form(abi::OP_CONT, &[]), form(abi::OP_DUP, &[])],
         Op::Concat(op) if case.inputs.len() == 2 => vec![form(abi::OP_CONCAT, &[op.axis as i32])],
         Op::Repeat(_) => vec![form(abi::OP_REPEAT, &[])],
@@ -79,9 +80,11 @@ pub fn forms(case: &Case) -> Vec<Form> {
         }
         Op::SsmConv(op) if !op.bias && !op.silu => vec![form(abi::OP_SSM_CONV, &[])],
         Op::SsmScan(op) => vec![form(abi::OP_SSM_SCAN, &[op.snapshots as i32])],
-        Op::GatedDeltaNet(op) if op.grouping == Grouping::Tiled && one_state_each(case) => {
+        Op::GatedDeltaNet(op) if op.grouping == Grouping::Tiled => {
             let params = [op.snapshots as i32];
-            vec![Form { sources: vec![1, 2, 3, 4, 5, 0], ..form(abi::OP_GATED_DELTA_NET, &params) }]
+            let mut form = Form { sources: vec![1, 2, 3, 4, 5, 0], ..form(abi::OP_GATED_DELTA_NET, &params) };
+            form.inputs[0] = states(&case.inputs[0], &case.inputs[6]);
+            vec![form]
         }
         _ => Vec::new(),
     }
@@ -147,11 +150,17 @@ pub fn wrong(case: &Case, got: &HostTensor, want: &[HostTensor]) -> Option<Strin
     parts.iter().zip(want).find_map(|(got, want)| case.tolerance.mismatch(got, want))
 }
 
-/// Whether each sequence starts from its own row of the pool, as ggml's node has it.
-fn one_state_each(case: &Case) -> bool {
-    let (state, ids) = (&case.inputs[0], &case.inputs[6]);
-    let rows = ids.to_f64();
-    state.ne()[3] == rows.len() && rows.iter().enumerate().all(|(index, &row)| row == index as f64)
+/// The state from which each sequence starts, one after the other, as ggml's node has them.
+fn states(pool: &HostTensor, ids: &HostTensor) -> HostTensor {
+    let [size, _, heads, rows] = pool.ne();
+    let (all, length) = (pool.to_f64(), size * size * heads);
+    let row = |id: f64| {
+        let row = (0.0..rows as f64).contains(&id).then(|| &all[id as usize * length..][..length]);
+        row.map_or_else(|| vec![0.0; length], |row| row.iter().map(|&value| value as f32).collect())
+    };
+    let ids = ids.to_f64();
+    let values: Vec<f32> = ids.iter().flat_map(|&id| row(id)).collect();
+    HostTensor::from_f32(&[size, size, heads, ids.len()], &values).expect("as many values")
 }
 
 /// Positions are one packed list for all sequences in ggml.
@@ -178,7 +187,7 @@ fn rope(case: &Case, form: Form, op: &ssmgraph::ops::Rope) -> Option<Form> {
     Some(Form { params, inputs: vec![case.inputs[0].clone(), list], ..form })
 }
 
-/// Whether an operand's elements are whole rows of its type, for messages.
+/// A case in a message.
 pub fn words(case: &Case) -> String {
     let inputs: Vec<String> = case.inputs.iter().map(|input| input.layout().to_string()).collect();
     format!("{} {} of {}", case.op.name(), case.name, inputs.join(", "))

@@ -43,7 +43,7 @@ fn kept(host: Host) {
     let doubling = Doubling::new(&host);
     let stream = host.device().stream();
     for step in 0..10 {
-        doubling.arena.write(doubling.x, bytemuck_floats([step as f32; 4]).as_slice());
+        doubling.arena.write(doubling.x, &bytes_of([step as f32; 4]));
         stream.must_compute(&doubling.graph());
         assert_eq!(doubling.arena.values(doubling.node), [2.0 * f64::from(step); 4]);
     }
@@ -57,7 +57,7 @@ fn kept(host: Host) {
     assert_eq!(planned(&host, &stream), 2);
 }
 
-fn bytemuck_floats(values: [f32; 4]) -> Vec<u8> {
+fn bytes_of(values: [f32; 4]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
