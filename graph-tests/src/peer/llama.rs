@@ -4,7 +4,6 @@ use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Mutex;
 
 /// Where llama.cpp puts a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,18 +14,11 @@ pub enum Placement {
     Device(&'static str),
 }
 
-/// Lines of llama.cpp's log that tell how a graph is split, since the last call.
-static SPLITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Keeps llama.cpp's log to itself, but for errors, what the plugin says, and how graphs are split.
+/// Keeps llama.cpp's log to itself, but for errors and what the plugin says.
 pub fn quiet() {
     unsafe extern "C" fn line(level: sys::ggml_log_level, text: *const c_char, _data: *mut c_void) {
         // SAFETY: ggml passes a text closed by a zero.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-        if text.contains("graph splits") || text.contains("graph nodes") {
-            let line = text.trim().rsplit(": ").next().unwrap_or_default().to_owned();
-            SPLITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
-        }
         if level >= sys::GGML_LOG_LEVEL_ERROR && level != sys::GGML_LOG_LEVEL_CONT || text.starts_with("ssmgraph") {
             eprint!("{text}");
         }
@@ -104,8 +96,6 @@ impl Drop for Model {
 pub struct Context<'m> {
     pointer: NonNull<sys::llama_context>,
     model: &'m Model,
-    /// How llama.cpp splits its graph between devices, in its words.
-    pub splits: Vec<String>,
 }
 
 impl<'m> Context<'m> {
@@ -119,12 +109,10 @@ impl<'m> Context<'m> {
         (params.n_threads, params.n_threads_batch) = (threads, threads);
         (params.type_k, params.type_v) = (sys::GGML_TYPE_F32, sys::GGML_TYPE_F32);
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
-        SPLITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
         // SAFETY: the model outlives the context, which borrows it.
         let pointer = unsafe { sys::llama_init_from_model(model.pointer.as_ptr(), params) };
         let pointer = NonNull::new(pointer).ok_or("llama.cpp refused the context")?;
-        let splits = std::mem::take(&mut *SPLITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-        Ok(Context { pointer, model, splits })
+        Ok(Context { pointer, model })
     }
 
     /// Feeds tokens and gives the logits after the last one.
@@ -171,8 +159,6 @@ pub struct Answer {
     pub logits: Vec<Vec<f32>>,
     /// The greedy continuation.
     pub tokens: Vec<u32>,
-    /// How llama.cpp splits its graph between devices.
-    pub splits: Vec<String>,
 }
 
 impl Answer {
@@ -181,7 +167,7 @@ impl Answer {
     /// Errors: llama.cpp's.
     pub fn of(model: &Model, prompt: &[u32], count: usize) -> Result<Answer, String> {
         let mut context = Context::new(model, 2, (prompt.len() + count).next_multiple_of(256) as u32)?;
-        let mut answer = Answer { logits: Vec::new(), tokens: Vec::new(), splits: context.splits.clone() };
+        let mut answer = Answer { logits: Vec::new(), tokens: Vec::new() };
         let mut logits = context.decode(prompt)?;
         for _ in 0..count {
             let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0) as u32;
