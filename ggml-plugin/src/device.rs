@@ -312,25 +312,18 @@ unsafe extern "C" fn supports_buft(device: *mut abi::Device, buffer_type: Buffer
     guarded("supports_buft", false, || unsafe { Device::of(device).reaches(buffer_type) })
 }
 
-/// # Safety
-/// `buffer_type` is one of ours.
-unsafe fn device_of<'a>(buffer_type: BufferTypePointer, version: c_int) -> &'a Device {
-    // SAFETY: the context of each of our buffer types is its device.
-    unsafe {
-        match version {
-            2 => &*(*buffer_type.cast::<BufferType2>()).context.cast::<Device>(),
-            _ => &*(*buffer_type.cast::<BufferType3>()).context.cast::<Device>(),
-        }
-    }
-}
-
 /// The device of one of our buffer types, of the version that this process speaks.
 ///
 /// # Safety
 /// `buffer_type` is one of ours.
 unsafe fn owner<'a>(buffer_type: BufferTypePointer) -> &'a Device {
-    // SAFETY: the caller's promise.
-    unsafe { device_of(buffer_type, crate::version()) }
+    // SAFETY: the caller's promise; the context of each of our buffer types is its device.
+    unsafe {
+        match crate::version() {
+            2 => &*(*buffer_type.cast::<BufferType2>()).context.cast::<Device>(),
+            _ => &*(*buffer_type.cast::<BufferType3>()).context.cast::<Device>(),
+        }
+    }
 }
 
 unsafe extern "C" fn buffer_name(buffer_type: BufferTypePointer) -> *const c_char {

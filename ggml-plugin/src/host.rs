@@ -46,7 +46,7 @@ fn address(name: &CStr) -> Option<*mut c_void> {
     SCOPES.0.iter().find_map(|scope| {
         // SAFETY: only the address is taken; whoever calls it states the type.
         let found = unsafe { scope.get::<*mut c_void>(name.to_bytes_with_nul()) };
-        found.ok().map(|symbol| symbol.into_raw() as *mut c_void).filter(|address| !address.is_null())
+        found.ok().map(|symbol| symbol.into_raw()).filter(|address| !address.is_null())
     })
 }
 

@@ -2,13 +2,13 @@
 
 use crate::abi::{self, BufferTable};
 use crate::guard::guarded;
-use crate::host::{Level, log};
+use crate::host::{Level, is_host_memory, log};
 use crate::tensor::Tensor;
 use ssmgraph::backend::{Backend, BackendError, Buffer, CpuBackend, Memory};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What buffers in memory of a device, and tensors in them, are aligned to.
 pub const DEVICE_ALIGN_BYTES: usize = 256;
@@ -16,6 +16,25 @@ pub const DEVICE_ALIGN_BYTES: usize = 256;
 pub const HOST_ALIGN_BYTES: usize = 64;
 /// Bytes that a fill writes at a time.
 const FILL_BYTES: usize = 1 << 20;
+
+/// What holds buffers that it does not own, and lets go of one that the host frees: the memory shall be free at once,
+/// since a host frees a buffer to make room for a larger one.
+pub trait Keeper: Send + Sync {
+    /// Lets go of a buffer.
+    fn forget(&self, buffer: &Arc<dyn Buffer>);
+}
+
+/// Tells a keeper, as long as it lives, of buffers that end.
+pub fn tell_of_ends(keeper: Weak<dyn Keeper>) {
+    let mut keepers = keepers();
+    keepers.retain(|keeper| keeper.strong_count() > 0);
+    keepers.push(keeper);
+}
+
+fn keepers() -> MutexGuard<'static, Vec<Weak<dyn Keeper>>> {
+    static KEEPERS: Mutex<Vec<Weak<dyn Keeper>>> = Mutex::new(Vec::new());
+    KEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What the context of each of our buffers points to.
 pub struct Storage {
@@ -84,13 +103,17 @@ pub unsafe fn storage_of<'a>(buffer: *mut abi::Buffer) -> Option<&'a Storage> {
 
 /// A buffer that another backend of the host made, in memory that the plugin can reach.
 ///
-/// Errors: it has no address.
+/// Errors: it lies in memory of a device, it has no address.
 ///
 /// # Safety
-/// `buffer` points to a living buffer in host memory, which stays while the result is used.
+/// `buffer` points to a living buffer, which stays while the result is used.
 pub unsafe fn foreign(buffer: *mut abi::Buffer) -> Result<Storage, String> {
     // SAFETY: the caller's promise.
-    let (table, size) = unsafe { ((*buffer).table, (*buffer).size) };
+    let (table, size, buffer_type) = unsafe { ((*buffer).table, (*buffer).size, (*buffer).buffer_type) };
+    // SAFETY: a living buffer has a type of the host's version.
+    if buffer_type.is_null() || !unsafe { is_host_memory(buffer_type, crate::version()) } {
+        return Err("a buffer lies in memory that only its own device reaches".into());
+    }
     // SAFETY: the buffer's own function on itself.
     let start = table.get_base.map(|get_base| unsafe { get_base(buffer) });
     let start = start.and_then(|start| NonNull::new(start.cast::<u8>())).ok_or("a buffer has no address")?;
@@ -115,7 +138,10 @@ const TABLE: BufferTable = BufferTable {
 unsafe extern "C" fn free(buffer: *mut abi::Buffer) {
     guarded("free_buffer", (), || {
         // SAFETY: `into_host` made the context; ggml frees a buffer once.
-        drop(unsafe { Box::from_raw((*buffer).context.cast::<Storage>()) });
+        let storage = unsafe { Box::from_raw((*buffer).context.cast::<Storage>()) };
+        for keeper in keepers().iter().filter_map(Weak::upgrade) {
+            keeper.forget(&storage.buffer);
+        }
     });
 }
 

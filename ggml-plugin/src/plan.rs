@@ -161,6 +161,8 @@ pub struct Plan {
     uid: u64,
     nodes: Vec<NodeTrace>,
     program: Box<dyn Program>,
+    /// The buffers that the program holds, by name.
+    buffers: HashSet<usize>,
     /// How many steps the program has.
     pub step_count: usize,
 }
@@ -173,6 +175,11 @@ impl Plan {
         }
         self.nodes.len() == graph.len()
             && graph.nodes().zip(&self.nodes).all(|(node, trace)| trace.is_of(graph, node))
+    }
+
+    /// Whether the plan holds a buffer.
+    pub fn holds(&self, buffer: &Arc<dyn Buffer>) -> bool {
+        self.buffers.contains(&name_of(buffer))
     }
 
     /// Notes that the host has given an equal graph another number.
@@ -198,11 +205,13 @@ impl Plan {
             stage(runtime, Step { op: call.op.clone(), inputs, results }, &mut steps)?;
         }
         let step_count = steps.len();
+        let slices = steps.iter().flat_map(|step| step.inputs.iter().chain(&step.results));
+        let buffers: HashSet<usize> = slices.map(|slice| name_of(&slice.buffer)).collect();
         let program = runtime.backend().compile(steps)?;
         let computed: HashSet<*const abi::Tensor> = calls.iter().map(|(node, _)| node.pointer()).collect();
         let is_folded = |node: Tensor<'_>| computes(node) && !computed.contains(&node.pointer());
         let nodes = graph.nodes().map(|node| NodeTrace::of(node, is_folded(node))).collect();
-        Ok(Plan { uid: graph.uid(), nodes, program, step_count })
+        Ok(Plan { uid: graph.uid(), nodes, program, buffers, step_count })
     }
 
     /// Computes the graph.
@@ -211,6 +220,11 @@ impl Plan {
     pub fn run(&mut self) -> Result<(), BackendError> {
         self.program.run(None)
     }
+}
+
+/// What tells a living buffer from others: its address.
+fn name_of(buffer: &Arc<dyn Buffer>) -> usize {
+    Arc::as_ptr(buffer).cast::<()>() as usize
 }
 
 /// Whether there is something to do for a node.
@@ -292,7 +306,7 @@ impl Buffers {
         pointer: *mut abi::Buffer,
         address: usize,
     ) -> Result<(Arc<dyn Buffer>, usize), String> {
-        // SAFETY: as in `slice`; `supports_buft` has let host memory through alone.
+        // SAFETY: as in `slice`.
         let storage = unsafe { foreign(pointer) }?;
         // SAFETY: as above.
         let size = unsafe { (*pointer).size };

@@ -5,9 +5,11 @@ use crate::abi;
 use crate::device::{Device, Runtime};
 use crate::guard::guarded;
 use crate::host::{Level, log};
+use crate::memory::{Keeper, tell_of_ends};
 use crate::plan::{Buffers, Graph, Plan, PlanError};
-use ssmgraph::backend::BackendError;
+use ssmgraph::backend::{BackendError, Buffer};
 use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most plans that a stream keeps; a batch of another shape makes another.
 const PLANS_MAX: usize = 32;
@@ -18,21 +20,31 @@ static GUID: [u8; 16] = *b"ssmgraph-backend";
 struct Stream {
     device: &'static Device,
     runtime: Runtime,
+    kept: Arc<Mutex<Kept>>,
+    counts: abi::Counts,
+}
+
+/// What a stream remembers from graph to graph.
+#[derive(Default)]
+struct Kept {
     buffers: Buffers,
     /// The one used last comes last.
     plans: Vec<Plan>,
-    counts: abi::Counts,
+}
+
+impl Keeper for Mutex<Kept> {
+    fn forget(&self, buffer: &Arc<dyn Buffer>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).plans.retain(|plan| !plan.holds(buffer));
+    }
 }
 
 /// A stream on a device, for the host to free.
 pub fn open(device: &'static Device) -> *mut abi::Backend {
-    let stream = Stream {
-        device,
-        runtime: device.runtime().for_stream(None),
-        buffers: Buffers::default(),
-        plans: Vec::new(),
-        counts: abi::Counts::default(),
-    };
+    let kept = Arc::new(Mutex::new(Kept::default()));
+    let keeper: Arc<dyn Keeper> = kept.clone();
+    tell_of_ends(Arc::downgrade(&keeper));
+    let runtime = device.runtime().for_stream(None);
+    let stream = Stream { device, runtime, kept, counts: abi::Counts::default() };
     Box::into_raw(Box::new(abi::Backend {
         guid: &GUID,
         table: abi::BackendTable {
@@ -50,23 +62,23 @@ pub fn open(device: &'static Device) -> *mut abi::Backend {
 
 impl Stream {
     fn compute(&mut self, graph: Graph<'_>) -> Result<(), PlanError> {
-        let found = self.plans.iter().rposition(|plan| plan.is_of(graph));
-        let mut plan = match found {
-            Some(index) => self.plans.remove(index),
+        let Kept { buffers, plans } = &mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = match plans.iter().rposition(|plan| plan.is_of(graph)) {
+            Some(index) => plans.remove(index),
             None => {
                 self.counts.planned += 1;
-                if self.plans.len() == PLANS_MAX {
-                    self.plans.remove(0);
-                    self.buffers.clear();
+                if plans.len() == PLANS_MAX {
+                    plans.remove(0);
+                    buffers.clear();
                 }
-                Plan::new(graph, &self.runtime, &mut self.buffers)?
+                Plan::new(graph, &self.runtime, buffers)?
             }
         };
         plan.adopt(graph);
         let done = plan.run();
         self.counts.nodes += graph.len() as u64;
         self.counts.steps += plan.step_count as u64;
-        self.plans.push(plan);
+        plans.push(plan);
         Ok(done?)
     }
 
@@ -76,7 +88,7 @@ impl Stream {
             return;
         }
         self.runtime = self.device.runtime().for_stream(Some(threads));
-        self.plans.clear();
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).plans.clear();
     }
 }
 
@@ -104,7 +116,8 @@ unsafe extern "C" fn free(backend: *mut abi::Backend) {
         let name = stream.device.name().to_string_lossy();
         let text =
             format!("{name} computed {nodes} nodes of graphs in {steps} steps, planned {planned} graphs");
-        log(if std::env::var_os("SSMGRAPH_GGML_LOG").is_some() { Level::Info } else { Level::Debug }, &text);
+        let is_wanted = std::env::var("SSMGRAPH_GGML_LOG").as_deref() == Ok("1");
+        log(if is_wanted { Level::Info } else { Level::Debug }, &text);
     });
 }
 

@@ -38,8 +38,7 @@ fn every_op(host: Host) {
             let leaves = form.leaves(&mut arena);
             let node = form.node(&mut arena, &leaves);
             if !device.supports(node) {
-                // ggml's own backends disagree about these, see docs/ggml-plugin.md.
-                if !(form.op == abi::OP_SUM && !case.inputs[0].layout().rows_packed()) {
+                if !form.is_declined() {
                     failures.push(format!(
                         "{}: declined, {}",
                         words(&case),

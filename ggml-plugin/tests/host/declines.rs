@@ -4,12 +4,14 @@ use crate::graph::{Node, blank, edit, float, packed, set_op};
 use crate::nodes::{forms, type_number, words};
 use crate::plugin::Host;
 use crate::{Add, Hosts};
-use ssmgraph::ops::{DType, OpKind};
+use ssmgraph::ops::{DType, Layout, OpKind};
 use ssmgraph_ggml::abi;
 
 pub fn add(add: Add<'_>) {
     add("declines::before_allocation", Hosts::All, before_allocation);
     add("declines::nonsense", Hosts::All, nonsense);
+    add("declines::positions_with_gaps", Hosts::All, positions_with_gaps);
+    add("declines::shared_result", Hosts::All, shared_result);
     add("declines::said_once", Hosts::Own, said_once);
 }
 
@@ -22,8 +24,7 @@ fn before_allocation(host: Host) {
             let sources: Vec<Node> = form.sources.iter().map(|&index| leaves[index]).collect();
             let node = blank(&form.result);
             set_op(node, form.op, &form.params, &sources);
-            let honest = form.op == abi::OP_SUM && !case.inputs[0].layout().rows_packed();
-            assert_eq!(device.supports(node), !honest, "{}: {}", words(&case), host.lines());
+            assert_eq!(device.supports(node), !form.is_declined(), "{}: {}", words(&case), host.lines());
         }
     }
     // SAFETY: null is answered.
@@ -139,6 +140,27 @@ fn with(device: crate::plugin::Device, node: Node, tensor: Node, change: impl Fn
     edit(tensor, change);
     device.supports(node);
     edit(tensor, |tensor| *tensor = saved);
+}
+
+/// ROPE reads its positions as one packed list.
+fn positions_with_gaps(host: Host) {
+    let list = blank(&Layout::contiguous(DType::I32, &[3]).expect("fits"));
+    let (x, node) = (blank(&packed(&[4, 2, 3])), blank(&packed(&[4, 2, 3])));
+    let mut params = [0; abi::PARAMS];
+    (params[1], params[5], params[6], params[8]) = (4, float(10_000.0), float(1.0), float(1.0));
+    set_op(node, abi::OP_ROPE, &params, &[x, list]);
+    assert!(host.device().supports(node), "{}", host.lines());
+    edit(list, |list| list.nb = [8, 24, 24, 24]);
+    assert!(!host.device().supports(node));
+}
+
+/// A result whose elements share bytes cannot be written.
+fn shared_result(host: Host) {
+    let (x, node) = (blank(&packed(&[4, 3])), blank(&packed(&[4, 3])));
+    set_op(node, abi::OP_SCALE, &[float(2.0), 0], &[x]);
+    assert!(host.device().supports(node));
+    edit(node, |node| node.nb[1] = 0);
+    assert!(!host.device().supports(node));
 }
 
 /// A reason is logged once for each op and shape.

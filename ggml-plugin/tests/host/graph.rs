@@ -292,6 +292,12 @@ impl Graph {
         self.graph.uid = uid;
     }
 
+    /// Counts one reader more of a tensor: in a part of the whole graph that is computed elsewhere.
+    pub fn add_reader(&mut self, tensor: Node) {
+        let place = self.place(tensor);
+        self.use_counts[place] += 1;
+    }
+
     /// Takes the table of readers away.
     pub fn forget_readers(&mut self) {
         self.graph.use_counts = null();

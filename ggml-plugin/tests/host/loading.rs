@@ -4,7 +4,7 @@ use crate::plugin::{Device, Host, text};
 use crate::{Add, Hosts, PLAIN, Setting};
 
 pub fn add(add: Add<'_>) {
-    add("loading::without_driver", Hosts::OwnAndShared, without_driver);
+    add("loading::without_driver", Hosts::OwnAndShared, one_device);
     let off = Setting { cuda: true, variables: &[("SSMGRAPH_GGML_CUDA", "0")], ..PLAIN };
     add("loading::cuda_left_out", Hosts::Only(off), one_device);
     add("loading::closed_early", Hosts::OwnAndShared, closed_early);
@@ -12,10 +12,6 @@ pub fn add(add: Add<'_>) {
 
 fn one_device(host: Host) {
     assert_eq!(host.devices().len(), 1, "{}", host.lines());
-}
-
-fn without_driver(host: Host) {
-    one_device(host);
 }
 
 /// A host may hold a registry past the library's end: the library stays.

@@ -117,6 +117,12 @@ impl Form {
         node
     }
 
+    /// Whether devices decline it: ggml's own backends disagree about the sum of rows that are not packed, see
+    /// docs/ggml-plugin.md.
+    pub fn is_declined(&self) -> bool {
+        self.op == abi::OP_SUM && !self.inputs[0].layout().rows_packed()
+    }
+
     /// Bytes that an arena needs for it.
     pub fn bytes(&self) -> usize {
         let operands: usize = self.inputs.iter().map(|input| input.bytes().len() + 1024).sum();
