@@ -113,15 +113,37 @@ pub fn falcon(attention_scale: f32) -> (File, File) {
     (base, set(&file, "attention.head_count_kv", u32s(2)))
 }
 
-/// Hybrids that use all they have, by name: attention in some layers, beside the mixers or in their place.
+/// The file with 4 experts, 2 of them used, in the place of a layer's network.
+pub fn with_experts(file: &File, layer: usize) -> File {
+    const EXPERTS: usize = 4;
+    const N_FF: usize = 16;
+    let n_embd = file.ne("output_norm.weight")[0];
+    let name = |end: &str| format!("blk.{layer}.ffn_{end}.weight");
+    let values = |seed: usize, count: usize| -> Vec<f32> {
+        (0..count).map(|i| ((i * 4001 + seed * 911) % 151) as f32 / 151.0 - 0.5).collect()
+    };
+    let mut file = file.clone();
+    for (end, ne) in [("gate", [n_embd, N_FF]), ("up", [n_embd, N_FF]), ("down", [N_FF, n_embd])] {
+        let ne = [ne[0], ne[1], EXPERTS];
+        let numbers = values(end.len(), ne.iter().product());
+        file = file.without_tensor(&name(end)).with_values(&name(&format!("{end}_exps")), &ne, &numbers);
+    }
+    file = file.with_values(&name("gate_inp"), &[n_embd, EXPERTS], &values(9, n_embd * EXPERTS));
+    file = set(&file, "expert_feed_forward_length", u32s(N_FF as u32));
+    file = set(&file, "expert_count", u32s(EXPERTS as u32));
+    set(&file, "expert_used_count", u32s(2))
+}
+
+/// Hybrids that use all they have, by name: attention in some layers, beside the mixers or in
+/// their place, and experts in some.
 pub fn mixed() -> Vec<(&'static str, File)> {
     let in_second = |file: File| {
         let file = with_attention(&without_mixer(&file, 1), 1, 1.0);
         set(&file, "attention.head_count_kv", vec![0u32, 2].into())
     };
     vec![
-        ("jamba", in_second(with_ffn(&jamba().1, 2, "ffn_norm.weight", 1.0))),
-        ("granitehybrid", in_second(with_ffn(&granite().1, 2, "ffn_norm.weight", 1.0))),
+        ("jamba", in_second(with_experts(&with_ffn(&jamba().1, 2, "ffn_norm.weight", 1.0), 0))),
+        ("granitehybrid", in_second(with_experts(&with_ffn(&granite().1, 2, "ffn_norm.weight", 1.0), 0))),
         ("falcon-h1", with_ffn(&falcon(1.0).1, 2, "ffn_norm", 1.0)),
     ]
 }

@@ -124,7 +124,10 @@ impl RopeKeys {
                 return Err(ModelError::Hyper {
                     key: self.sections_key.clone(),
                     found: format!("{sections:?}"),
-                    expected: format!("sections of {n_rot} / 2 pairs that leave none to the fourth"),
+                    expected: format!(
+                        "sections of {n_rot} / 2 pairs ({}) that leave none to the fourth",
+                        self.n_rot_key
+                    ),
                 });
             }
         }
