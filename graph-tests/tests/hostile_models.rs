@@ -1,12 +1,15 @@
 //! Model files in which one thing is wrong: an error that names it, never a panic, and a good file loads
 //! afterwards as if nothing had been.
 
-use graph_tests::hybrids::mixed;
+use graph_tests::cuda;
+use graph_tests::hybrids::{granite, mixed};
 use graph_tests::model_file::File;
 use ssmgraph::backend::Devices;
+use ssmgraph::engine::Request;
 use ssmgraph::formats::gguf::Value;
 use ssmgraph::models::load_model;
 use ssmgraph::ops::DType;
+use ssmgraph::sample::{SampleOptions, Sampler};
 use ssmgraph::{Engine, EngineError, EngineOptions, Logits};
 
 /// Models that list what they do not use.
@@ -243,6 +246,92 @@ fn what_a_strict_model_does_not_know_is_refused() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
+#[test]
+fn what_a_hybrid_does_not_know_is_refused() {
+    let hybrids: Vec<File> = mixed().into_iter().map(|(_, file)| file).collect();
+    let [jamba, granite, falcon] = &hybrids[..] else { panic!("three hybrids") };
+    let (dense, experts) = (File::read("qwen35-tiny"), File::read("qwen3next-tiny"));
+    let heads = |file: &File, counts: Vec<u32>| file.with("attention.head_count_kv", Some(counts.into()));
+    let vector = |file: &File, name: &str| file.with_tensor(name, DType::F32, &[64]);
+    let sections = |counts: Vec<i32>| dense.with("dimension_sections", Some(counts.into()));
+    let errors: Vec<String> = [
+        jamba.with_key("jamba.attention.sliding_window", 128u32),
+        jamba.with_key("jamba.rope.freq_base", 1e4f32),
+        jamba.with_key("jamba.expert_gating_func", 2u32),
+        jamba.with("expert_count", u32(0)),
+        jamba.with("expert_count", Some("four".into())),
+        jamba.with("expert_count", None),
+        jamba.with("expert_count", u32(u32::MAX)),
+        jamba.with("expert_used_count", u32(0)),
+        jamba.with("expert_used_count", u32(5)),
+        jamba.without_tensor("blk.0.ffn_gate_inp.weight"),
+        jamba.without_tensor("blk.0.ffn_down_exps.weight"),
+        jamba.without_tensor("blk.1.ffn_gate.weight"),
+        vector(jamba, "blk.0.ffn_exp_probs_b.bias"),
+        vector(jamba, "blk.0.ssm_dt_norm.bias"),
+        jamba.with("attention.head_count", u32(0)),
+        heads(jamba, vec![0, 3]),
+        heads(jamba, vec![0, 2, 2]),
+        heads(jamba, vec![2, 2]),
+        granite.with_key("granitehybrid.logit_scale", 1e-45f32),
+        granite.with_key("granitehybrid.residual_scale", f32::INFINITY),
+        granite.with_key("granitehybrid.rope.scaling.finetuned", 1u32),
+        granite.with_key("granitehybrid.rope.scaling.type", "yarn"),
+        granite.with_key("granitehybrid.expert_weights_norm", true),
+        granite.without_tensor("blk.1.attn_k.weight"),
+        granite.without_tensor("blk.0.ssm_norm.weight"),
+        vector(granite, "blk.1.attn_q.bias"),
+        falcon.with("attention.head_count_kv", u32(0)),
+        falcon.with("attention.head_count", u32(6)),
+        falcon.with("ssm.group_count", u32(3)),
+        falcon.with_key("falcon-h1.rope.dimension_count", 18u32),
+        falcon.with_key("falcon-h1.expert_count", 4u32),
+        falcon.without_tensor("blk.1.ffn_norm"),
+        falcon.with_tensor("blk.0.attn_v.weight", DType::F32, &[64, 0]),
+        sections(vec![40, 0, 0, 0]),
+        sections(vec![-1, 3, 3, 3]),
+        dense.with("attention.head_count", u32(0)),
+        dense.with("attention.head_count_kv", u32(0)),
+        dense.with("attention.key_length", u32(0)),
+        dense.with("ssm.group_count", u32(3)),
+        dense.with("full_attention_interval", u32(0)),
+        dense.with_key("qwen35.expert_count", 4u32),
+        experts.with("expert_count", u32(0)),
+        experts.with("expert_used_count", u32(0)),
+        experts.with("expert_shared_feed_forward_length", u32(0)),
+    ]
+    .iter()
+    .map(|file| file.outcome().err().unwrap_or_else(|| "was accepted".into()))
+    .collect();
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+/// Counts of 0 that agree with their tensors.
+#[test]
+fn a_model_without_heads_does_not_panic() {
+    let dense = File::read("qwen35-tiny").with("attention.head_count", u32(0));
+    let q = dense.with_tensor("blk.3.attn_q.weight", DType::F32, &[64, 0]);
+    let file = q.with_tensor("blk.3.attn_output.weight", DType::F32, &[0, 64]);
+    let error = file.outcome().unwrap_err();
+    assert!(error.contains("qwen35.attention.head_count"), "{error}");
+}
+
+/// A dense Granite says so with counts of 0, and still gives the length of a network that no layer has.
+#[test]
+fn a_granite_without_experts_may_have_their_keys() {
+    let (_, file) = granite();
+    let expected = file.outcome().unwrap();
+    let zero = file.with_key("granitehybrid.expert_count", 0u32);
+    let zero = zero.with_key("granitehybrid.expert_used_count", 0u32);
+    let more = zero.with_key("granitehybrid.expert_shared_feed_forward_length", 32u32);
+    assert_eq!(more.outcome().unwrap(), expected);
+    let error = zero.with("expert_used_count", u32(2)).outcome().unwrap_err();
+    assert_eq!(
+        error,
+        "granitehybrid.expert_used_count is 2, expected 0, as there are no experts (granitehybrid.expert_count)"
+    );
+}
+
 /// Keys that say what holds anyway, and layers that are not run.
 #[test]
 fn what_a_strict_model_knows_to_change_nothing_changes_nothing() {
@@ -276,6 +365,80 @@ fn a_model_of_unusual_but_whole_sizes_runs() {
     mute = mute.with_tensor("output.weight", DType::F32, &[64, 0]).with("vocab_size", None);
     let error = mute.outcome().unwrap_err();
     assert!(error.contains("token"), "{error}");
+}
+
+/// Room and calls that make no sense, with and without attention, on both devices.
+#[test]
+fn calls_beyond_reason_are_errors() {
+    for devices in [Devices::cpu(Some(1)), cuda::devices()] {
+        let load = |file: &File, context: usize, cache_dtype: DType| {
+            let context = Some(context);
+            let options = EngineOptions { slots: 2, context, cache_dtype, ..EngineOptions::default() };
+            Engine::load(file.gguf(), &devices, options)
+        };
+        let dense = File::read("qwen35-tiny");
+        for huge in [usize::MAX, usize::MAX / 2, 1 << 40, 1 << 31] {
+            let error = load(&dense, huge, DType::F32).err().unwrap().to_string();
+            assert!(error.contains(&huge.to_string()) || error.contains("memory"), "{huge}: {error}");
+        }
+        for dtype in [DType::I32, DType::Q8_0, DType::I8] {
+            let error = load(&dense, 8, dtype).err().unwrap().to_string();
+            assert!(error.contains(&dtype.to_string()), "{error}");
+        }
+        assert!(load(&dense, 0, DType::F32).err().unwrap().to_string().contains("context"));
+
+        let mut engine = load(&dense, 4, DType::F32).unwrap();
+        assert_eq!(engine.step(&[], Logits::All).unwrap(), Vec::<Vec<f32>>::new());
+        assert_eq!(engine.step(&[(1, &[]), (0, &[])], Logits::All).unwrap(), vec![Vec::<f32>::new(); 2]);
+        engine.step(&[(1, &[1, 2]), (0, &[3])], Logits::None).unwrap();
+        let before = [engine.save(0).unwrap(), engine.save(1).unwrap()];
+        type Call<'a> = &'a [(usize, &'a [u32])];
+        let calls: [(Call<'_>, &str); 6] = [
+            (&[(0, &[1]), (1, &[1, 2, 3])], "slot 1 has seen 2 tokens and has room for 4: 3 more"),
+            (&[(0, &[1; 5])], "slot 0 has seen 1 tokens and has room for 4: 5 more"),
+            (&[(2, &[1])], "slot 2 does not exist, there are 2"),
+            (&[(1, &[1]), (1, &[2])], "slot 1 is named twice"),
+            (
+                &[(0, &[1]), (1, &[2, 256])],
+                "token 256 (number 1 of sequence 1) is outside the vocabulary of 256",
+            ),
+            (&[(0, &[u32::MAX])], "token 4294967295"),
+        ];
+        for (call, expected) in calls {
+            let error = engine.step(call, Logits::All).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        for refused in
+            [engine.reset(2), engine.rollback(2, 0), engine.rollback(0, usize::MAX), engine.rollback(1, 1)]
+        {
+            assert!(refused.unwrap_err().to_string().contains("slot "));
+        }
+        assert!(
+            [engine.save(0).unwrap(), engine.save(1).unwrap()] == before,
+            "a refused call changed a slot"
+        );
+        for (tokens, sequences) in [(0, 0), (0, 2), (1, 0), (usize::MAX, 2), (5, 1)] {
+            // Whatever the answer, there is one.
+            let _ = (engine.graph_for(tokens, sequences), engine.memory_for(tokens, sequences));
+        }
+        let request = |slot: usize, prompt: &[u32]| Request {
+            slot,
+            prompt: prompt.to_vec(),
+            sampler: Sampler::new(SampleOptions::default()).unwrap(),
+            tokens_max: 9,
+            stop: Vec::new(),
+        };
+        assert!(engine.generate(vec![request(0, &[])]).is_err());
+        assert!(engine.generate(vec![request(0, &[1]), request(0, &[1])]).is_err());
+        assert_eq!(engine.generate(Vec::new()).unwrap().count(), 0);
+        // Both run until the fuller one has no room left.
+        let produced: Vec<_> = engine.generate(vec![request(0, &[5]), request(1, &[6])]).unwrap().collect();
+        assert_eq!(produced.len(), 3);
+        assert!(produced[1].is_ok());
+        assert!(produced[2].as_ref().unwrap_err().to_string().contains("slot 1 has seen 4 tokens"));
+        let [zero, one] = [0, 1].map(|slot| engine.position(slot).unwrap());
+        assert_eq!((zero, one), (3, 4));
+    }
 }
 
 #[test]

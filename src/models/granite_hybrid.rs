@@ -61,11 +61,17 @@ impl Scales {
         let mut scale = |name: &str| -> Result<f32, ModelError> {
             Ok(hyper.number(gguf, name)?.filter(|&scale| scale != 0.0).unwrap_or(1.0))
         };
-        Ok(Scales {
-            embedding: scale("embedding_scale")?,
-            residual: scale("residual_scale")?,
-            // A divisor, unlike the others.
-            logits: 1.0 / scale("logit_scale")?,
-        })
+        let (embedding, residual) = (scale("embedding_scale")?, scale("residual_scale")?);
+        // A divisor, unlike the others.
+        let divisor = scale("logit_scale")?;
+        let logits = 1.0 / divisor;
+        if !logits.is_finite() {
+            return Err(hyper.refused(
+                "logit_scale",
+                &divisor.to_string(),
+                "a number that 1 can be divided by",
+            ));
+        }
+        Ok(Scales { embedding, residual, logits })
     }
 }
