@@ -8,8 +8,9 @@ use graph_tests::models::tiny;
 use proptest::prelude::*;
 use ssmgraph::backend::Devices;
 use ssmgraph::formats::Gguf;
+use ssmgraph::models::{Batch, CacheSpec, load_model};
 use ssmgraph::ops::DType;
-use ssmgraph::{Engine, EngineOptions};
+use ssmgraph::{Engine, EngineOptions, Graph, Logits, Session};
 use std::sync::Arc;
 
 const SLOTS: usize = 4;
@@ -90,4 +91,40 @@ macro_rules! crowds {
 crowds! {
     on_the_cpu: 12 cases of 24 events on Devices::cpu(Some(2)), alone by 1;
     on_cuda: 2 cases of 16 events on cuda::devices(), alone by 3;
+}
+
+/// A run of no tokens copies every state through, whatever else is in the slots.
+#[test]
+fn a_run_of_no_tokens_changes_nothing() {
+    for name in [
+        "mamba1-tiny",
+        "mamba2-g1-tiny",
+        "qwen35-tiny",
+        "qwen3next-tiny",
+        "jamba",
+        "granitehybrid",
+        "falcon-h1",
+    ] {
+        for devices in [Devices::reference(), Devices::cpu(Some(2)), cuda::devices()] {
+            let gguf = model(name);
+            let options =
+                EngineOptions { slots: 3, rollback: 1, context: Some(8), ..EngineOptions::default() };
+            let mut engine = Engine::load(gguf.clone(), &devices, options).unwrap();
+            engine.step(&[(2, &[1, 2, 3]), (0, &[4])], Logits::None).unwrap();
+            let slots = |engine: &Engine| [0, 1, 2].map(|slot| engine.save(slot).unwrap());
+            let before = slots(&engine);
+
+            let mut graph = Graph::new();
+            let cache = engine.context().map(|capacity| CacheSpec { capacity, dtype: DType::F32 });
+            let batch = Batch::declare(&mut graph, engine.slots_spec(0, 3), 0, cache).unwrap();
+            load_model(&gguf).unwrap().forward(&mut graph, &batch).unwrap();
+            let mut session = Session::with_store(&graph, engine.store()).unwrap();
+            session.set::<i32>(batch.tokens, &[]).unwrap();
+            session.set::<i32>(batch.outputs, &[]).unwrap();
+            session.set_slots(&[1, 2, 0]).unwrap();
+            session.run().unwrap();
+            assert!(slots(&engine) == before, "{name}");
+            engine.rollback(2, 1).unwrap();
+        }
+    }
 }
