@@ -12,6 +12,9 @@ const MATCH_MAX: usize = 6;
 /// ... and none shorter than this.
 const MATCH_MIN: usize = 3;
 
+/// What can fail are runs, and choosing a token among NaN.
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
 /// What drafts were worth.
 pub struct Statistics {
     /// Runs after that of the prompts.
@@ -44,7 +47,7 @@ pub fn plainly(
     engine: &mut Engine,
     prompts: &[(usize, &[u32])],
     tokens: usize,
-) -> Result<(Vec<Vec<u32>>, Duration), Box<dyn Error>> {
+) -> Outcome<(Vec<Vec<u32>>, Duration)> {
     let mut sequences = begin(engine, prompts, tokens)?;
     let start = Instant::now();
     while sequences.iter().any(Sequence::is_live) {
@@ -63,7 +66,7 @@ pub fn with_drafts(
     engine: &mut Engine,
     prompts: &[(usize, &[u32])],
     tokens: usize,
-) -> Result<(Vec<Vec<u32>>, Statistics), Box<dyn Error>> {
+) -> Outcome<(Vec<Vec<u32>>, Statistics)> {
     let n_vocab = engine.info().n_vocab;
     let mut sequences = begin(engine, prompts, tokens)?;
     let mut statistics = Statistics { runs: 0, drafted: 0, accepted: 0, time: Duration::ZERO };
@@ -99,11 +102,7 @@ pub fn with_drafts(
 }
 
 /// Runs the prompts, and chooses what follows each.
-fn begin(
-    engine: &mut Engine,
-    prompts: &[(usize, &[u32])],
-    tokens: usize,
-) -> Result<Vec<Sequence>, Box<dyn Error>> {
+fn begin(engine: &mut Engine, prompts: &[(usize, &[u32])], tokens: usize) -> Outcome<Vec<Sequence>> {
     let logits = engine.step(prompts, Logits::Last)?;
     let sequences = prompts.iter().zip(&logits).map(|(&(slot, prompt), logits)| {
         let text = [prompt, &[argmax(logits)?]].concat();
