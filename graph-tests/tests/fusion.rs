@@ -67,6 +67,11 @@ impl Writer {
         }
         session.set_slots(slots).unwrap();
         session.run().unwrap();
+        // A device that runs the parts must run the whole.
+        let first = store.devices().backends()[0].name();
+        for node in session.report().nodes {
+            assert_eq!(node.device, first, "{}", node.text);
+        }
         self.outputs.iter().flat_map(|&output| session.get::<f32>(output).unwrap()).collect()
     }
 
@@ -644,6 +649,60 @@ fn a_window_that_is_no_picked_row_or_comes_behind_stays_joined() {
     assert_eq!(written(true, true).fused_ops(), ["ssm_conv_step"]);
     written(true, false).stays("rows that are not picked by ids");
     written(false, true).stays("the window behind the new inputs");
+}
+
+#[test]
+fn a_decay_gate_in_another_order_or_seen_stays_apart() {
+    let written = |change: fn(&mut Graph, [Tensor; 3]) -> [Tensor; 3]| {
+        let mut w = Writer::new();
+        let leaves = [w.input(&[6, 2]), w.input(&[6]), w.input(&[6])];
+        let [kept, shown, y] = change(&mut w.g, leaves);
+        w.g.keep(kept).unwrap();
+        w.output(shown);
+        w.output(y);
+        w
+    };
+    fn gate(g: &mut Graph, [alpha, a, bias]: [Tensor; 3]) -> [Tensor; 3] {
+        let sum = g.add(alpha, bias).unwrap();
+        let softplus = g.softplus(sum).unwrap();
+        [sum, softplus, g.mul(softplus, a).unwrap()]
+    }
+    assert_eq!(written(|g, leaves| [gate(g, leaves)[2]; 3]).fused_ops(), ["decay_gate"]);
+    written(|g, leaves| {
+        let [sum, _, y] = gate(g, leaves);
+        [sum, y, y]
+    })
+    .stays("the sum is kept");
+    written(|g, leaves| {
+        let [_, softplus, y] = gate(g, leaves);
+        [y, softplus, y]
+    })
+    .stays("the softplus is an output");
+    written(|g, [alpha, a, bias]| {
+        let softplus = g.softplus(alpha).unwrap();
+        let sum = g.add(softplus, bias).unwrap();
+        [g.mul(sum, a).unwrap(); 3]
+    })
+    .stays("softplus before the sum");
+}
+
+#[test]
+fn what_is_added_to_a_convolution_is_a_bias_only_if_channels_have_one_number() {
+    let written = |ne: &[usize], silu_first: bool| {
+        let mut w = Writer::new();
+        let (sx, weight, bias) = (w.input(&[6, 4, 2]), w.input(&[3, 4]), w.input(ne));
+        let mut y = w.g.ssm_conv(sx, weight, None, false).unwrap();
+        if silu_first {
+            y = w.g.silu(y).unwrap();
+        }
+        let y = w.g.add(y, bias).unwrap();
+        w.output(y);
+        w
+    };
+    assert_eq!(written(&[4], false).fused_ops(), ["ssm_conv"]);
+    written(&[1, 4], false).stays("a number for each token");
+    written(&[4, 4, 2], false).stays("a whole tensor");
+    assert_eq!(written(&[4], true).fused_ops(), ["ssm_conv", "add"]);
 }
 
 #[test]
