@@ -8,13 +8,13 @@ mod writer;
 use forms::{ConvForm, QkForm, conv, delta, gated_form, gated_norm, join, prepared, qk_form, write_windows};
 use graph_tests::cuda;
 use proptest::prelude::*;
+use ssmgraph::Graph;
 use ssmgraph::backend::Devices;
 use ssmgraph::graph::{Action, SlotsSpec};
 use ssmgraph::ops::Op;
 use ssmgraph::ops::gated_delta_net::Grouping;
 use ssmgraph::ops::l2_norm::Form;
 use ssmgraph::plan::Plan;
-use ssmgraph::Graph;
 use writer::{F32, Writer, steps_agree};
 
 fn on_cpu() -> Devices {

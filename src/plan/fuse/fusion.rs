@@ -4,6 +4,7 @@ use super::look;
 use crate::graph::{Action, Flags, Graph, Node, Rebuild, Tensor};
 use smallvec::SmallVec;
 use ssmgraph_ops::{Layout, Op, Reshape, Transpose};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The graph id in handles of nodes that a fusion adds; graphs count from 1.
 const ADDED: u32 = 0;
@@ -11,23 +12,25 @@ const ADDED: u32 = 0;
 /// Nodes that are taken out of a graph and nodes that stand in their place.
 pub struct Fusion<'g> {
     graph: &'g Graph,
-    /// Nodes that disappear, and those that are replaced.
-    parts: Vec<usize>,
+    /// Nodes that disappear.
+    vanishing: BTreeSet<usize>,
     /// Nodes to add. Operands are tensors of the graph or of nodes added before.
     added: Vec<Node>,
-    /// Replaced nodes, each with the tensor that its result 0 becomes. The first keeps its name and flags.
-    replaced: Vec<(usize, Tensor)>,
+    /// Nodes that are replaced, each with the tensor that its result 0 becomes.
+    replaced: BTreeMap<usize, Tensor>,
+    /// The node that was replaced first. It may be seen: what replaces it has its name and flags.
+    seen: Option<usize>,
 }
 
 impl<'g> Fusion<'g> {
     /// Nothing yet.
     pub fn new(graph: &'g Graph) -> Fusion<'g> {
-        Fusion { graph, parts: Vec::new(), added: Vec::new(), replaced: Vec::new() }
+        Fusion { graph, vanishing: BTreeSet::new(), added: Vec::new(), replaced: BTreeMap::new(), seen: None }
     }
 
-    /// Takes nodes that nobody but the fusion's own parts reads.
+    /// Takes nodes that disappear.
     pub fn take(&mut self, parts: impl IntoIterator<Item = usize>) {
-        self.parts.extend(parts);
+        self.vanishing.extend(parts);
     }
 
     /// Adds a node and returns its result 0; `None` when the op refuses the operands.
@@ -78,19 +81,24 @@ impl<'g> Fusion<'g> {
         if new.get(by.result()..by.result() + old.len())? != old.as_slice() {
             return None;
         }
-        self.parts.push(index);
-        self.replaced.push((index, by));
+        self.seen.get_or_insert(index);
+        self.replaced.insert(index, by);
         Some(())
     }
 
     /// The parts: what disappears and what is replaced.
     pub fn parts(&self) -> impl Iterator<Item = usize> {
-        self.parts.iter().copied()
+        self.vanishing().chain(self.replaced.keys().copied())
     }
 
     /// Parts that have no place in the new graph.
     pub fn vanishing(&self) -> impl Iterator<Item = usize> {
-        self.parts().filter(|&part| !self.replaces(part))
+        self.vanishing.iter().copied()
+    }
+
+    /// Whether a node has no place in the new graph.
+    pub fn drops(&self, index: usize) -> bool {
+        self.vanishing.contains(&index)
     }
 
     /// Tensors of the graph that the new nodes read.
@@ -100,22 +108,18 @@ impl<'g> Fusion<'g> {
 
     /// The node at whose place the new nodes come.
     pub fn first(&self) -> usize {
-        self.replaced.iter().map(|&(index, _)| index).min().expect("a fusion replaces something")
+        *self.replaced.keys().next().expect("a fusion replaces something")
     }
 
-    /// Whether nobody else sees the parts: no name, no flag, no user outside. The first node replaced may be seen,
-    /// since what replaces it is seen as it was.
+    /// Whether nobody else sees the parts: no name, no flag, no user outside. The first node replaced may be seen.
     pub fn is_unseen(&self) -> bool {
-        let hidden = |&part: &usize| {
+        let hidden = |part: usize| {
             let node = self.graph.node(part);
             let state = self.graph.states().iter().any(|(_, last)| last.node() == part);
             node.name.is_none() && !node.flags.intersects(Flags::OUTPUT | Flags::KEEP) && !state
         };
-        let used_inside = |part: usize| {
-            self.replaces(part) || self.graph.users(part).all(|user| self.parts.contains(&user))
-        };
-        self.parts.iter().filter(|&&part| part != self.replaced[0].0).all(hidden)
-            && self.parts().all(used_inside)
+        let used_inside = |part: usize| self.graph.users(part).all(|user| self.has(user));
+        self.parts().filter(|&part| Some(part) != self.seen).all(hidden) && self.vanishing().all(used_inside)
     }
 
     /// Whether everything that the new nodes read is there when they come: made before, or given from outside, and
@@ -124,7 +128,7 @@ impl<'g> Fusion<'g> {
         let first = self.first();
         self.operands().all(|operand| {
             let given = || look::is_given(self.graph, operand);
-            !self.parts.contains(&operand.node()) && (operand.node() < first || given())
+            !self.has(operand.node()) && (operand.node() < first || given())
         })
     }
 
@@ -142,14 +146,13 @@ impl<'g> Fusion<'g> {
                     _ => rebuild.moved(*operand).expect("checked to be computable"),
                 };
             }
-            let (seen, by) = self.replaced[0];
-            if by.node() == index {
+            if let Some(seen) = self.seen.filter(|seen| self.replaced[seen].node() == index) {
                 let seen = self.graph.node(seen);
                 (node.name, node.flags) = (seen.name.clone(), seen.flags);
             }
             made.push(rebuild.append(node));
         }
-        for &(index, by) in &self.replaced {
+        for (&index, &by) in &self.replaced {
             rebuild.replace(index, Tensor { result: by.result, ..made[by.node()] });
         }
     }
@@ -165,8 +168,8 @@ impl<'g> Fusion<'g> {
         chain.into_iter().rev().for_each(|node| rebuild.copy(node));
     }
 
-    fn replaces(&self, part: usize) -> bool {
-        self.replaced.iter().any(|&(index, _)| index == part)
+    fn has(&self, index: usize) -> bool {
+        self.vanishing.contains(&index) || self.replaced.contains_key(&index)
     }
 
     fn layout(&self, tensor: Tensor) -> Layout {

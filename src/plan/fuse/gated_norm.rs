@@ -105,18 +105,8 @@ fn normed(graph: &Graph, tensor: Tensor) -> Option<Normed> {
     Some(Normed { x: operands[0], eps, group_size, w, weights, parts })
 }
 
-impl Normed {
-    /// Shapes under which rows are whole groups and w is as long as a group or a row, the preferred one first.
-    fn shapes(&self, preferred: [usize; 4], normed: [usize; 4]) -> impl Iterator<Item = [usize; 4]> {
-        let [row, groups, tokens, sequences] = normed;
-        let (group_size, weights) = (self.group_size, self.weights);
-        [preferred, [row * groups, tokens, sequences, 1], normed].into_iter().filter(move |ne| {
-            group_size != 0 && ne[0].is_multiple_of(group_size) && (weights == group_size || weights == ne[0])
-        })
-    }
-}
-
-/// One op in the place of norm and product, under the first shape that operands and op allow.
+/// One op in the place of norm and product: under the shape `preferred`, with the groups side by side in rows, or with a
+/// group as a row, whichever the op allows first.
 fn fused<'g>(
     graph: &'g Graph,
     root: usize,
@@ -127,8 +117,8 @@ fn fused<'g>(
     preferred: [usize; 4],
 ) -> Option<Fusion<'g>> {
     let op = GatedNorm { eps: norm.eps, group_size: norm.group_size, order, gate: product.gate };
-    let normed = look::layout(graph, norm.x).ne;
-    norm.shapes(preferred, normed).find_map(|ne| {
+    let by_group @ [group, groups, tokens, sequences] = look::layout(graph, norm.x).ne;
+    [preferred, [group * groups, tokens, sequences, 1], by_group].into_iter().find_map(|ne| {
         let mut fusion = Fusion::new(graph);
         fusion.take(product.parts.iter().chain(&norm.parts).copied().filter(|&part| part != root));
         let operands = [

@@ -75,7 +75,7 @@ impl<'g> Chosen<'g> {
         // What disappears must not be read, and what is read must not have disappeared.
         let kept = fusion.vanishing().all(|part| !self.read[part]);
         let there = fusion.operands().all(|operand| match self.taken[operand.node()] {
-            Some(other) => self.fusions[other].vanishing().all(|part| part != operand.node()),
+            Some(other) => !self.fusions[other].drops(operand.node()),
             None => true,
         });
         if !(free && kept && there && fusion.is_unseen() && fusion.is_computable()) {
