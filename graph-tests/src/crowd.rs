@@ -3,6 +3,7 @@
 
 use crate::arrays::assert_bits;
 use crate::laws::noise;
+use ssmgraph::ops::tensor::indices;
 use ssmgraph::ops::{DType, HostTensor};
 use ssmgraph::{Engine, EngineError, Logits, SavedSlot};
 
@@ -190,9 +191,6 @@ fn filled(tensor: &HostTensor, number: f32) -> HostTensor {
     let mut filled = HostTensor::zeros(*tensor.layout());
     let mut view = filled.view_mut().unwrap();
     assert!([DType::F32, DType::F16].contains(&tensor.layout().dtype));
-    let [a, b, c, d] = tensor.ne();
-    for index in 0..a * b * c * d {
-        view.set([index % a, index / a % b, index / a / b % c, index / a / b / c], number.into());
-    }
+    indices(tensor.ne()).for_each(|index| view.set(index, number.into()));
     filled
 }

@@ -50,16 +50,12 @@ pub fn set(file: &File, name: &str, value: Value) -> File {
     file
 }
 
-fn u32s(value: u32) -> Value {
-    value.into()
-}
-
 /// Keys of attention with heads in none of `layers` layers.
 fn without_attention(file: &File, layers: usize) -> File {
-    set(&set(file, "attention.head_count", u32s(4)), "attention.head_count_kv", vec![0u32; layers].into())
+    set(&set(file, "attention.head_count", 4u32.into()), "attention.head_count_kv", vec![0u32; layers].into())
 }
 
-/// The file with attention in a layer, of 4 heads with 2 of keys and values.
+/// The file with attention in a layer, of 4 heads with 2 of keys and values. With `scale` 0 it adds nothing.
 pub fn with_attention(file: &File, layer: usize, scale: f32) -> File {
     let n_embd = file.ne("output_norm.weight")[0];
     let values = |seed: usize, count: usize, factor: f32| -> Vec<f32> {
@@ -109,8 +105,8 @@ pub fn falcon(attention_scale: f32) -> (File, File) {
     let base = File::read("mamba2-g1-tiny");
     let file = with_ffn(&renamed(&base, "mamba2", "falcon-h1"), 2, "ffn_norm", 0.0);
     let file = (0..2).fold(file, |file, layer| with_attention(&file, layer, attention_scale));
-    let file = set(&file, "attention.head_count", u32s(4));
-    (base, set(&file, "attention.head_count_kv", u32s(2)))
+    let file = set(&file, "attention.head_count", 4u32.into());
+    (base, set(&file, "attention.head_count_kv", 2u32.into()))
 }
 
 /// The file with 4 experts, 2 of them used, in the place of a layer's network.
@@ -129,9 +125,9 @@ pub fn with_experts(file: &File, layer: usize) -> File {
         file = file.without_tensor(&name(end)).with_values(&name(&format!("{end}_exps")), &ne, &numbers);
     }
     file = file.with_values(&name("gate_inp"), &[n_embd, EXPERTS], &values(9, n_embd * EXPERTS));
-    file = set(&file, "expert_feed_forward_length", u32s(N_FF as u32));
-    file = set(&file, "expert_count", u32s(EXPERTS as u32));
-    set(&file, "expert_used_count", u32s(2))
+    file = set(&file, "expert_feed_forward_length", (N_FF as u32).into());
+    file = set(&file, "expert_count", (EXPERTS as u32).into());
+    set(&file, "expert_used_count", 2u32.into())
 }
 
 /// Hybrids that use all they have, by name: attention in some layers, beside the mixers or in

@@ -173,7 +173,7 @@ orders! {
     on_cuda: 20 cases on cuda::devices();
 }
 
-/// The other family's recurrence as it is written down, in f64: every state is kept, oldest first, and value head
+/// The delta rule written out in f64, as programs have it that keep every state: oldest first, and value head
 /// r · Hk + kh reads key head kh.
 #[test]
 fn the_order_is_that_of_programs_that_keep_every_state() {

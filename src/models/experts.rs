@@ -64,9 +64,7 @@ impl ExpertKeys {
             renormalise,
         })
     }
-}
 
-impl ExpertKeys {
     /// [`ExpertKeys::load`] for models that may have no experts, which a file says by counts of 0 or by no counts.
     ///
     /// Errors: as there; keys about experts that there are none of.
