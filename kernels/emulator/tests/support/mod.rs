@@ -50,8 +50,13 @@ pub fn compute_in(
     }
     let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(layouts, &result_layouts)]);
     let fault = Device::holding(&[0; FAULT_BYTES]);
-    let call =
-        CudaCall { inputs: &tensors, results: &results, scratch: scratch.start(), fault: fault.start() };
+    let call = CudaCall {
+        inputs: &tensors,
+        results: &results,
+        scratch: scratch.start(),
+        fault: fault.start(),
+        variant: 0,
+    };
     let launches = kernel.launches(&call);
     for launch in &launches {
         let geometry =
