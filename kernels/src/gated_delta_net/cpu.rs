@@ -11,7 +11,7 @@ use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::numerics::{Numerics, Variant};
 use crate::shared::call::Call;
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::{math, prefetch, simd};
 use ssmgraph_ops::gated_delta_net::GatedDeltaNet;
 use ssmgraph_ops::{Define, Layout, OpError};
 
@@ -230,7 +230,12 @@ impl Block {
         rule.call.inputs[3].load(place, self.first, values);
         let group = GROUP * rule.size;
         let groups = before.chunks_exact(group).zip(after.chunks_exact_mut(group));
-        for ((from, state), values) in groups.zip(values.chunks_exact_mut(GROUP)) {
+        for ((index, (from, state)), values) in groups.enumerate().zip(values.chunks_exact_mut(GROUP)) {
+            // The processor's own prefetching ends with the page, which is about a group.
+            if let Some(following) = before.get((index + 1) * group..(index + 2) * group) {
+                prefetch::to_read(following);
+            }
+            prefetch::to_write(state);
             let (mut deltas, mut sums) = ([0.0; GROUP], [0.0; GROUP]);
             let (deltas, sums) = (&mut deltas, &mut sums);
             token.predict(rule, from, deltas, sums);
