@@ -6,6 +6,7 @@ use ssmgraph::backend::cuda::hash::Hash;
 use ssmgraph::ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph::ops::{DType, Layout};
 use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, Launch, WARP};
+use std::cmp::Reverse;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -41,8 +42,8 @@ impl Loop {
 /// Errors: an image that cannot be assembled or disassembled, a listing that is not understood.
 pub fn table(tools: &Tools) -> Result<String, String> {
     let mut text = format!(
-        "\nOne gate, S = {SIZE}. Instructions of a warp in the loop over tokens; *issued* are arithmetic, shuffles, shared \
-         memory and barriers, the rest is loads with their addresses and paths that packed rows skip. A row of the state \
+        "\nOne gate, S = {SIZE}. Instructions of a warp in the loop over tokens; *issued* are arithmetic, shuffles, shared\n\
+         memory and barriers, the rest is loads with their addresses and paths that packed rows skip. A row of the state\n\
          takes 1/4 of a warp in the first and last form, 4 warps in the others.\n\n\
          | form | device | in the loop | arithmetic | shuffles | shared memory | barriers | issued per (row, token) | \
          all per (row, token) |\n|---|---|---|---|---|---|---|---|---|\n"
@@ -124,8 +125,8 @@ fn said(command: &mut Command) -> Result<Vec<u8>, String> {
     Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// The loop over tokens: the shortest backward branch over at least three quarters of the function's products. Others
-/// jump back from paths that are laid out behind the loop.
+/// The loop over tokens: of the backward branches over the most products, the shortest. Others jump back from paths
+/// that are laid out behind the loop, and may hold copies of its end.
 fn token_loop(listing: &str) -> Option<Loop> {
     let code: Vec<(usize, &str)> = listing.lines().filter_map(instruction).collect();
     let is_product = |text: &str| matches!(opcode(text), "FFMA" | "FMUL");
@@ -133,13 +134,13 @@ fn token_loop(listing: &str) -> Option<Loop> {
     let inside = |from: usize, to: usize| -> Vec<(usize, &str)> {
         code.iter().filter(|&&(address, _)| (from..=to).contains(&address)).copied().collect()
     };
-    let wanted = products(&code) * 3 / 4;
     let loops = code.iter().filter(|(_, text)| opcode(text) == "BRA").filter_map(|&(address, text)| {
         let digits: String = text.split_once("0x")?.1.chars().take_while(char::is_ascii_hexdigit).collect();
         let target = usize::from_str_radix(&digits, 16).ok().filter(|&target| target < address)?;
         Some(inside(target, address))
     });
-    let body = loops.filter(|body| products(body) >= wanted.max(1)).min_by_key(Vec::len)?;
+    let body =
+        loops.max_by_key(|body| (products(body), Reverse(body.len()))).filter(|body| products(body) > 0)?;
     let count = |wanted: &[&str]| body.iter().filter(|(_, text)| wanted.contains(&opcode(text))).count();
     Some(Loop {
         all: body.len(),
@@ -171,7 +172,7 @@ mod tests {
     fn the_loop_is_that_of_the_products() {
         let listing = "\
 \t.headerflags\t@\"x\"
-        /*0000*/    FMUL R1, R2, R3 ;     /* 0x1 */
+        /*0000*/    MOV R1, R2 ;          /* 0x1 */
                                           /* 0x2 */
         /*0010*/    FFMA R1, R2, R3, R4 ; /* 0x1 */
         /*0020*/    FFMA.FTZ R1, R2, R3, R4 ; /* 0x1 */
@@ -179,7 +180,8 @@ mod tests {
         /*0040*/    BAR.SYNC.DEFER_BLOCKING 0x0 ; /* 0x1 */
         /*0050*/    FFMA R1, R2, R3, R4 ; /* 0x1 */
         /*0060*/    @P0 BRA 0x10 ; /* 0x1 */
-        /*0070*/    BRA 0x0 ; /* 0x1 */
+        /*0070*/    BRA 0x10 ; /* 0x1 */
+        /*0078*/    BRA 0x40 ; /* 0x1 */
         /*0080*/    BRA `(.L_1) ; /* 0x1 */
 ";
         let found = token_loop(listing).unwrap();
