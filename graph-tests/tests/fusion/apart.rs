@@ -314,4 +314,6 @@ fn a_norm_scaled_otherwise_is_no_l2_norm() {
     written(0.3333, 0.0).stays("another scale");
     written(-1.0 / 3.0, 0.0).stays("a negative scale");
     written(1.0 / 3.0, 0.5).stays("a summand");
+    written(f32::NAN, 0.0).stays("a scale that is no number");
+    written(1.0 / 3.0, f32::NAN).stays("a summand that is no number");
 }

@@ -31,8 +31,9 @@ pub fn l2_norm(graph: &Graph, root: usize) -> Option<Fusion<'_>> {
         return None;
     };
     let count = look::layout(graph, x).ne[0] as f64;
-    // 1 / √n may be the rounded root of a rounded quotient.
-    if (f64::from(scale) * count.sqrt() - 1.0).abs() > 2.0 * f64::from(f32::EPSILON) {
+    // 1 / √n may be the rounded root of a rounded quotient. NaN is near nothing.
+    let is_near = (f64::from(scale) * count.sqrt() - 1.0).abs() <= 2.0 * f64::from(f32::EPSILON);
+    if !is_near {
         return None;
     }
     let mut fusion = Fusion::new(graph);
