@@ -111,12 +111,13 @@ impl<'g> Fusion<'g> {
         *self.replaced.keys().next().expect("a fusion replaces something")
     }
 
-    /// Whether nobody else sees the parts: no name, no flag, no user outside. The first node replaced may be seen.
-    pub fn is_unseen(&self) -> bool {
+    /// Whether nobody else sees the parts: no name, no flag, no user outside, none a state's new value as
+    /// `ends_state` says of each node. The first node replaced may be seen.
+    pub fn is_unseen(&self, ends_state: &[bool]) -> bool {
         let hidden = |part: usize| {
             let node = self.graph.node(part);
-            let state = self.graph.states().iter().any(|(_, last)| last.node() == part);
-            node.name.is_none() && !node.flags.intersects(Flags::OUTPUT | Flags::KEEP) && !state
+            let flagged = node.flags.intersects(Flags::OUTPUT | Flags::KEEP);
+            node.name.is_none() && !flagged && !ends_state[part]
         };
         let used_inside = |part: usize| self.graph.users(part).all(|user| self.has(user));
         self.parts().filter(|&part| Some(part) != self.seen).all(hidden) && self.vanishing().all(used_inside)

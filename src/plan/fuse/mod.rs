@@ -62,11 +62,20 @@ struct Chosen<'g> {
     taken: Vec<Option<usize>>,
     /// Whether a fusion reads the node.
     read: Vec<bool>,
+    /// Whether a state's new value is the node's. Asked of every part, so not searched for.
+    ends_state: Vec<bool>,
 }
 
 impl<'g> Chosen<'g> {
     fn new(graph: &Graph) -> Chosen<'g> {
-        Chosen { fusions: Vec::new(), taken: vec![None; graph.len()], read: vec![false; graph.len()] }
+        let mut ends_state = vec![false; graph.len()];
+        graph.states().iter().for_each(|(_, last)| ends_state[last.node()] = true);
+        Chosen {
+            fusions: Vec::new(),
+            taken: vec![None; graph.len()],
+            read: vec![false; graph.len()],
+            ends_state,
+        }
     }
 
     /// Takes a fusion if it can be had without harm, to others or to the ones before it.
@@ -78,7 +87,7 @@ impl<'g> Chosen<'g> {
             Some(other) => !self.fusions[other].drops(operand.node()),
             None => true,
         });
-        if !(free && kept && there && fusion.is_unseen() && fusion.is_computable()) {
+        if !(free && kept && there && fusion.is_unseen(&self.ends_state) && fusion.is_computable()) {
             return;
         }
         fusion.parts().for_each(|part| self.taken[part] = Some(self.fusions.len()));
