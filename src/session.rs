@@ -2,7 +2,7 @@
 
 use crate::backend::{BackendError, Buffer, Devices, Observer, Program, Slice, Step};
 use crate::graph::{Action, Flags, Graph, SlotInput, Tensor};
-use crate::plan::{Home, Plan, PlanError, PlanStep, Segment, Spot, ValueId};
+use crate::plan::{Home, Plan, PlanError, PlanOptions, PlanStep, Segment, Spot, ValueId};
 use crate::report::{NodeReport, Report};
 use crate::store::{PoolKind, Store, StoreError};
 use half::{bf16, f16};
@@ -130,7 +130,18 @@ impl Session {
     /// Errors: a graph that cannot be planned, a weight that is missing or has another layout, states or
     /// slots that disagree with an earlier graph, memory that is refused.
     pub fn with_store(graph: &Graph, store: &Arc<Store>) -> Result<Session, SessionError> {
-        let plan = Plan::new(graph, store.devices())?;
+        Session::with_options(graph, store, PlanOptions::default())
+    }
+
+    /// [`Session::with_store`] with some passes of the plan left out.
+    ///
+    /// Errors: as [`Session::with_store`].
+    pub fn with_options(
+        graph: &Graph,
+        store: &Arc<Store>,
+        options: PlanOptions,
+    ) -> Result<Session, SessionError> {
+        let plan = Plan::with_options(graph, store.devices(), options)?;
         if let Some(spec) = plan.graph.slots_spec() {
             store.declare_slots(spec, plan.graph.capacity())?;
         }

@@ -140,11 +140,29 @@ fn wrong_calls_are_told_apart_from_wrong_files() {
         (2, &["test", "--backend", "tpu"], "tpu"),
         (2, &["test", "--vectors", "no-such-folder"], "no-such-folder"),
         (2, &["perf", "--peer", "ggml"], "peer"),
+        (2, &["perf", "--variant", "chunked"], "expected all or some of one_pass, two_pass"),
+        (2, &["perf", "--op", "sum", "--variant", "two_pass"], "one form each"),
+        (2, &["run", "--numerics", "loose"], "exact, fast"),
         (2, &["frobnicate"], "frobnicate"),
     ] {
         let message = fails(code, arguments);
         assert!(message.contains(said), "{arguments:?}: {message}");
     }
+}
+
+#[test]
+fn forms_are_measured_by_name() {
+    let measured = |more: &[&str]| -> Vec<serde_json::Value> {
+        let report = json(&[&["perf", "--op", "gated_delta_net", "--threads", "2", "--json"], more].concat());
+        report["results"].as_array().unwrap().clone()
+    };
+    let forms = |more: &[&str]| -> Vec<String> {
+        measured(more).iter().map(|row| row["variant"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(forms(&["--variant", "all"]), ["two_pass", "one_pass", "two_pass", "one_pass"]);
+    assert_eq!(forms(&["--numerics", "fast"]), ["one_pass", "one_pass"]);
+    let rows = measured(&["--variant", "two_pass"]);
+    assert!(rows.iter().all(|row| row["variant"] == "two_pass" && row["hot_seconds"]["median"].is_number()));
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 pub mod arrays;
 pub mod case_grid;
+pub mod crowd;
 pub mod cuda;
 pub mod cuda_images;
+pub mod hybrids;
 pub mod laws;
 pub mod model_file;
 pub mod models;

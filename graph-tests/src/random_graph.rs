@@ -6,10 +6,11 @@
 mod check;
 mod interpret;
 mod ops;
+mod parts;
 
 pub use check::check;
 
-use ssmgraph::graph::{Slots, SlotsSpec, State};
+use ssmgraph::graph::{Caches, Slots, SlotsSpec, State};
 use ssmgraph::{Graph, Tensor};
 use ssmgraph_ops::case::{Arrangement, Values};
 use ssmgraph_ops::{DType, HostTensor, Layout};
@@ -112,6 +113,7 @@ struct Maker<'a> {
     /// A tensor of another graph.
     foreign: Tensor,
     slots: Option<Slots>,
+    caches: Option<Caches>,
     states: Vec<State>,
     seed: u64,
 }
@@ -131,6 +133,7 @@ pub fn build(bytes: &[u8]) -> RandomGraph {
         usable: Vec::new(),
         foreign,
         slots: None,
+        caches: None,
         states: Vec::new(),
         seed: 0,
     };

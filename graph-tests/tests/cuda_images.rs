@@ -79,8 +79,8 @@ fn every_image_assembles_for_every_device_without_local_memory() {
 }
 
 #[test]
-fn the_table_of_registers_is_current() {
-    if let Err(what) = table::is_current(assembled()) {
+fn the_tables_of_the_kernels_are_current() {
+    if let Err(what) = table::is_current(&tools(), assembled()) {
         panic!("{what}");
     }
 }

@@ -1,5 +1,6 @@
 //! `docs/ops.md` is written from the ops' own tables. Set `SSMGRAPH_UPDATE_DOCS=1` to write it anew.
 
+use ssmgraph_kernels::{Numerics, cpu, cuda_kernel};
 use ssmgraph_ops::{Op, OpKind, Storage};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -47,8 +48,30 @@ fn page() -> String {
             )
             .unwrap();
         }
+        page.push_str(&forms(op));
     }
     page
+}
+
+/// The forms of an op's kernels, where there are several; nothing for others.
+fn forms(op: &Op) -> String {
+    let cpu = cpu(op).map_or(&[][..], |kernel| kernel.variants());
+    let cuda = cuda_kernel(op).map_or(&[][..], |kernel| kernel.variants());
+    let mut text = String::new();
+    for (device, forms) in [("CPU", cpu), ("CUDA", cuda)] {
+        for (index, form) in forms.iter().enumerate() {
+            let used = match (index, form.numerics) {
+                (0, _) => "exact, the default",
+                (_, Numerics::Exact) => "exact, by name only",
+                (_, Numerics::Fast) => "fast",
+            };
+            writeln!(text, "| {device} | `{}` | {used} | {} |", form.name, form.about).unwrap();
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n| device | form | used | how |\n|---|---|---|---|\n{text}"),
+    }
 }
 
 #[test]

@@ -98,6 +98,8 @@ fn block_with(
             let old = g.reshape(old, &[width - 1, channels, sequences]).unwrap();
             let turned = g.transpose(xbc).unwrap();
             let sx = g.concat(&[old, turned], 0).unwrap();
+            // Nobody sees a value that is not kept, and the plan would write the step itself.
+            g.keep(sx).unwrap();
             roll_conv(&mut g, &conv_state, &slots, sx, width, tokens);
             g.ssm_conv(sx, conv_w, Some(conv_b), true).unwrap()
         }

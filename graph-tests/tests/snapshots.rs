@@ -4,14 +4,16 @@ use graph_tests::arrays::fixture;
 use ssmgraph::backend::Devices;
 use ssmgraph::formats::Gguf;
 use ssmgraph::ops::binary::{Binary, BinaryFunction};
+use ssmgraph::ops::gated_delta_net::Grouping;
 use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph::ops::glu::{Glu, GluFunction};
 use ssmgraph::ops::l2_norm::{Form, L2Norm};
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
-    Argmax, Attention, Concat, Cpy, Cumsum, DType, GetRows, Layout, MulMat, MulMatId, Op, Permute, Repeat,
-    Reshape, RmsNorm, Rope, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, TopK, Window,
+    Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GatedDeltaNet, GetRows, Layout, MulMat,
+    MulMatId, Op, Permute, QkNorm, Repeat, Reshape, RmsNorm, Rope, SetRows, SoftMax, SsmConv, SsmConvStep,
+    SsmScan, TopK, Window,
 };
 use ssmgraph::{Engine, EngineOptions};
 use std::sync::Arc;
@@ -80,6 +82,19 @@ fn error_texts() {
         vec![f32s(&[window, 8, 1, 3]), f32s(&[8, 5, 2]), f32s(&[4, channels]), ids]
     };
     let conv_step = |snapshots: usize| Op::from(SsmConvStep { bias: false, silu: true, snapshots });
+    let delta = |key_heads: usize, gates: usize, beta: usize, ids: usize| {
+        vec![
+            f32s(&[16, 16, 8, 3]),
+            f32s(&[16, key_heads, 5, 2]),
+            f32s(&[16, key_heads, 5, 2]),
+            f32s(&[16, 8, 5, 2]),
+            f32s(&[gates, 8, 5, 2]),
+            f32s(&[1, beta, 5, 2]),
+            i32s(&[ids]),
+        ]
+    };
+    let rule = |snapshots: usize| Op::from(GatedDeltaNet { grouping: Grouping::Tiled, snapshots });
+    let qk_norm = |eps: f32, heads: usize| QkNorm { eps, form: Form::Add, heads, grouping: Grouping::Tiled };
     let norm = GatedNorm { eps: 1e-5, group_size: 5, order: Order::NormThenGate, gate: Gate::Silu };
     let add = Binary { function: BinaryFunction::Add };
     let swiglu = Glu { function: GluFunction::Swiglu, split: false, swapped: false };
@@ -101,6 +116,16 @@ fn error_texts() {
         (conv_step(1), step(3, 7, i32s(&[2]))),
         (conv_step(1), step(3, 8, i32s(&[3]))),
         (conv_step(1), step(3, 8, f32s(&[2]))),
+        (rule(0), delta(4, 1, 8, 2)),
+        (rule(1), delta(3, 1, 8, 2)),
+        (rule(1), delta(4, 2, 8, 2)),
+        (rule(1), delta(4, 16, 4, 2)),
+        (rule(1), delta(4, 1, 8, 3)),
+        (DecayGate {}.into(), vec![f32s(&[8, 3]), f32s(&[5]), f32s(&[8])]),
+        (DecayGate {}.into(), vec![f32s(&[8, 3]), f32s(&[8]), i32s(&[8])]),
+        (qk_norm(-1.0, 4).into(), vec![f32s(&[16, 4]), f32s(&[16, 4])]),
+        (qk_norm(1e-6, 6).into(), vec![f32s(&[16, 4]), f32s(&[16, 4])]),
+        (qk_norm(1e-6, 4).into(), vec![f32s(&[16, 4]), f32s(&[16, 2])]),
         (norm.into(), vec![f32s(&[12, 3]), f32s(&[12, 3]), f32s(&[12])]),
         (RmsNorm { eps: -1.0, weight: false }.into(), vec![f32s(&[12])]),
         (RmsNorm { eps: 1e-5, weight: true }.into(), vec![f32s(&[12]), f32s(&[5])]),

@@ -2,6 +2,7 @@
 
 use crate::check::{Extent, check_call};
 use crate::memory::{Memory, OutOfMemory};
+use crate::numerics::{Forms, Variant};
 use crate::shared::call::{Call, In, Out, Shared};
 use crate::shared::pool::{KernelPanic, Pool, WORKERS_MAX, Worker};
 use once_cell::sync::OnceCell;
@@ -39,11 +40,23 @@ pub trait CpuKernel: Sync {
     /// Errors: the reason why not.
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined>;
 
+    /// The forms of the kernel, the exact default first; none where there is only one.
+    fn variants(&self) -> &'static [Variant] {
+        &[]
+    }
+
+    /// Whether the form at this place of [`CpuKernel::variants`] computes a call that the kernel supports.
+    ///
+    /// Errors: the reason why not.
+    fn covers(&self, _variant: usize, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
     /// Rough cost of a call in element steps (about a nanosecond each on one core); decides whether a call
     /// is worth several workers.
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize;
 
-    /// Scratch that a call needs.
+    /// Scratch that a call needs, in whichever form.
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch;
 
     /// This worker's share of a call. Every worker of the run calls it; `own` is the worker's own scratch,
@@ -137,20 +150,21 @@ struct Bound {
 
 impl Program {
     /// Checks every step and binds it to its memory, for runs on `workers` workers (1 to
-    /// [`crate::WORKERS_MAX`]).
+    /// [`crate::WORKERS_MAX`]), in the forms that `forms` chooses.
     ///
     /// Errors: memory outside a buffer, results that overlap what they must not, an op without a kernel for
     /// these layouts, no memory for scratch.
-    pub fn new(steps: Vec<Step>, workers: usize) -> Result<Program, ProgramError> {
+    pub fn new(steps: Vec<Step>, workers: usize, forms: Forms) -> Result<Program, ProgramError> {
         let mut scratch = Scratch::default();
+        let mut variants = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {
             let fault = |what| ProgramError::Memory { step: index, op: step.op.name(), what };
             check_call(&step.op, &extents(&step.inputs), &extents(&step.results)).map_err(fault)?;
             let kernel = kernel_of(&step.op)?;
             let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
-            kernel
-                .supports(&inputs)
-                .map_err(|reason| ProgramError::Unsupported { op: step.op.name(), reason })?;
+            let variant = variant_for(kernel, forms, &inputs);
+            variants
+                .push(variant.map_err(|reason| ProgramError::Unsupported { op: step.op.name(), reason })?);
             let needs = kernel.scratch(&inputs, &results);
             scratch.shared_bytes = scratch.shared_bytes.max(needs.shared_bytes);
             scratch.own_floats = scratch.own_floats.max(needs.own_floats);
@@ -165,7 +179,11 @@ impl Program {
         memories.push(shared.clone());
         memories.sort_by_key(|memory| memory.start() as usize);
         memories.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let calls = steps.into_iter().map(|step| bind(step, &shared)).collect::<Result<_, _>>()?;
+        let calls = steps
+            .into_iter()
+            .zip(variants)
+            .map(|(step, variant)| bind(step, variant, &shared))
+            .collect::<Result<_, _>>()?;
         Ok(Program {
             calls,
             memories,
@@ -258,6 +276,14 @@ fn kernel_of(op: &Op) -> Result<&dyn CpuKernel, ProgramError> {
     })
 }
 
+/// The form in which a kernel runs operands of these layouts: its place among [`CpuKernel::variants`].
+///
+/// Errors: the kernel or the form declines.
+pub fn variant_for(kernel: &dyn CpuKernel, forms: Forms, inputs: &[Layout]) -> Result<usize, Declined> {
+    kernel.supports(inputs)?;
+    forms.choose(kernel.variants(), |variant| kernel.covers(variant, inputs))
+}
+
 fn layouts(places: &[Place]) -> Vec<Layout> {
     places.iter().map(|place| place.layout).collect()
 }
@@ -274,7 +300,7 @@ fn extents(places: &[Place]) -> Vec<Extent> {
     places.iter().map(extent).collect()
 }
 
-fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
+fn bind(step: Step, variant: usize, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
     let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
     let work = kernel_of(&step.op)?.work(&inputs, &results);
     // SAFETY: `check_call` found the span of each place inside its buffer and aligned, results writable and
@@ -292,6 +318,7 @@ fn bind(step: Step, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
                 .map(|p| Out::new(p.memory.start().add(p.offset_bytes), p.layout))
                 .collect(),
             shared: Shared::new(shared.start(), shared.len()),
+            variant,
         }
     };
     Ok(Bound { op: step.op, call, alone: work < ALONE_WORK_MAX })

@@ -45,7 +45,7 @@ pub use check::{Extent, check_call};
 pub use cuda::CudaKernel;
 pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Scratch, Step};
 pub use memory::{Memory, OutOfMemory};
-pub use numerics::Numerics;
+pub use numerics::{Forms, Numerics, Variant};
 pub use shared::pool::{Pool, WORKERS_MAX};
 pub use shared::simd::arch_name;
 

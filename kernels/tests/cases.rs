@@ -1,8 +1,8 @@
 //! Every case of every op that has a CPU kernel, run as a one-step program and compared with the reference,
-//! on 1, 2 and 7 workers.
+//! on 1, 2 and 7 workers, in every form that the kernel has.
 
-use ssmgraph_kernels::{Memory, Place, Program, Step, cpu};
-use ssmgraph_ops::{Case, HostTensor, Layout, OpKind, Storage};
+use ssmgraph_kernels::{Forms, Memory, Numerics, Place, Program, ProgramError, Step, cpu};
+use ssmgraph_ops::{Case, HostTensor, Layout, Op, OpKind, Storage};
 use std::sync::Arc;
 
 fn place(tensor: &HostTensor) -> Place {
@@ -24,8 +24,8 @@ fn read(place: &Place) -> HostTensor {
     HostTensor::from_bytes(place.layout, bytes).unwrap()
 }
 
-/// The results of one case on `workers` workers.
-fn run(case: &Case, workers: usize) -> Vec<HostTensor> {
+/// The results of one case on `workers` workers; an error where the form declines it.
+fn run(case: &Case, workers: usize, forms: Forms) -> Result<Vec<HostTensor>, ProgramError> {
     let inputs: Vec<Place> = case.inputs.iter().map(place).collect();
     let layouts: Vec<Layout> = inputs.iter().map(|p| p.layout).collect();
     let inferred = case.op.infer(&layouts).unwrap();
@@ -34,8 +34,34 @@ fn run(case: &Case, workers: usize) -> Vec<HostTensor> {
         _ => inferred.into_iter().map(empty).collect(),
     };
     let step = Step { op: case.op.clone(), inputs, results: results.clone() };
-    Program::new(vec![step], workers).unwrap().run(None).unwrap();
-    results.iter().map(read).collect()
+    Program::new(vec![step], workers, forms)?.run(None)?;
+    Ok(results.iter().map(read).collect())
+}
+
+/// The ways to ask for each form of an op's kernel.
+fn forms_of(op: &Op) -> Vec<Forms> {
+    let variants = cpu(op).map_or(&[][..], |kernel| kernel.variants());
+    let named = variants.iter().map(|form| Forms::Named(form.name));
+    let fast = (!variants.is_empty()).then_some(Forms::Of(Numerics::Fast));
+    [Forms::default()].into_iter().chain(fast).chain(named).collect()
+}
+
+/// What is wrong with a case in some form.
+fn faults(case: &Case, want: &[HostTensor], forms: Forms) -> Vec<String> {
+    let mut faults = Vec::new();
+    let first = run(case, 1, forms).unwrap();
+    for (index, (got, want)) in first.iter().zip(want).enumerate() {
+        if let Some(what) = case.tolerance.mismatch(got, want) {
+            faults.push(format!("result {index}: {what}"));
+        }
+    }
+    for workers in [2, 7] {
+        let got = run(case, workers, forms).unwrap();
+        if !got.iter().zip(&first).all(|(a, b)| a.bytes() == b.bytes()) {
+            faults.push(format!("{workers} workers differ from one"));
+        }
+    }
+    faults
 }
 
 #[test]
@@ -47,23 +73,21 @@ fn kernels_agree_with_the_reference() {
                 continue;
             }
             let want = case.expected().unwrap();
-            let first = run(&case, 1);
-            for (index, (got, want)) in first.iter().zip(&want).enumerate() {
-                if let Some(what) = case.tolerance.mismatch(got, want) {
-                    failures.push(format!("{} {} result {index}: {what}", case.op.name(), case.name));
-                }
-            }
-            for workers in [2, 7] {
-                let same = run(&case, workers).iter().zip(&first).all(|(a, b)| a.bytes() == b.bytes());
-                if !same {
-                    failures.push(format!(
-                        "{} {}: {workers} workers differ from one",
-                        case.op.name(),
-                        case.name
-                    ));
-                }
+            for forms in forms_of(&case.op) {
+                let faults = faults(&case, &want, forms);
+                let named = |fault| format!("{} {} as {forms:?}: {fault}", case.op.name(), case.name);
+                failures.extend(faults.into_iter().map(named));
             }
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn a_form_that_a_kernel_lacks_is_refused() {
+    let case = |kind: OpKind| kind.cases().swap_remove(0);
+    let refusal = run(&case(OpKind::GatedDeltaNet), 1, Forms::Named("chunked")).unwrap_err().to_string();
+    assert_eq!(refusal, "gated_delta_net: there is no form chunked here, only two_pass, one_pass");
+    // Ops of one form are not concerned.
+    assert!(run(&case(OpKind::Sum), 1, Forms::Named("chunked")).is_ok());
 }

@@ -2,7 +2,7 @@
 //! how its tokens are split over calls nor on its neighbours in the batch, a result in an operand's memory is
 //! the same as one beside it, and a step of zero leaves the state alone.
 
-use ssmgraph_kernels::{Memory, Place, Program, ProgramError, Step};
+use ssmgraph_kernels::{Forms, Memory, Place, Program, ProgramError, Step};
 use ssmgraph_ops::case::{Arrangement, Values, fill};
 use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
@@ -28,6 +28,15 @@ fn read(place: &Place) -> HostTensor {
 }
 
 fn try_run(op: &Op, tensors: &[HostTensor], reuse: Option<usize>) -> Result<Vec<HostTensor>, ProgramError> {
+    try_run_as(Forms::default(), op, tensors, reuse)
+}
+
+fn try_run_as(
+    forms: Forms,
+    op: &Op,
+    tensors: &[HostTensor],
+    reuse: Option<usize>,
+) -> Result<Vec<HostTensor>, ProgramError> {
     let inputs: Vec<Place> = tensors.iter().map(place).collect();
     let layouts: Vec<Layout> = inputs.iter().map(|place| place.layout).collect();
     let mut results: Vec<Place> =
@@ -36,7 +45,7 @@ fn try_run(op: &Op, tensors: &[HostTensor], reuse: Option<usize>) -> Result<Vec<
         results[0] = inputs[operand].clone();
     }
     let step = Step { op: op.clone(), inputs, results: results.clone() };
-    Program::new(vec![step], 3)?.run(None)?;
+    Program::new(vec![step], 3, forms)?.run(None)?;
     Ok(results.iter().map(read).collect())
 }
 
@@ -166,6 +175,14 @@ fn a_start_row_outside_the_pool_is_an_error() {
     }
 }
 
+/// The forms of the delta net; each obeys the laws among its own results.
+const DELTA_FORMS: [Forms; 2] = [Forms::Named("two_pass"), Forms::Named("one_pass")];
+
+fn run_delta(forms: Forms, snapshots: usize, tensors: &[HostTensor]) -> Vec<HostTensor> {
+    let op = GatedDeltaNet { grouping: Grouping::Interleaved, snapshots }.into();
+    try_run_as(forms, &op, tensors, None).unwrap()
+}
+
 /// Operands of a delta net: state, q, k, v, g, beta, ids.
 fn delta_operands(size: usize, vector_gate: bool, tokens: usize, sequences: usize) -> Vec<HostTensor> {
     let (key_heads, heads) = (2, 4);
@@ -183,25 +200,22 @@ fn delta_operands(size: usize, vector_gate: bool, tokens: usize, sequences: usiz
     ]
 }
 
-fn delta_op(snapshots: usize) -> Op {
-    GatedDeltaNet { grouping: Grouping::Interleaved, snapshots }.into()
-}
-
 #[test]
 fn a_delta_net_may_be_split_over_calls_anywhere() {
-    for (size, vector_gate) in [(16, false), (37, true), (64, false), (128, true), (300, false)] {
+    let sizes = [(16, false), (37, true), (64, false), (128, true), (300, false)];
+    for (forms, (size, vector_gate)) in DELTA_FORMS.into_iter().flat_map(|forms| sizes.map(|s| (forms, s))) {
         let operands = delta_operands(size, vector_gate, 19, 2);
-        let whole = run(&delta_op(19), &operands);
+        let whole = run_delta(forms, 19, &operands);
         for at in [1, 2, 16, 18] {
             let part = |range: Range<usize>, start: &HostTensor| {
                 let mut part = operands.clone();
                 part[1..6].iter_mut().for_each(|tensor| *tensor = cut(tensor, 2, range.clone()));
                 part[0] = start.clone();
-                run(&delta_op(1), &part)
+                run_delta(forms, 1, &part)
             };
             let first = part(0..at, &operands[0]);
             let second = part(at..19, &first[1]);
-            let what = format!("size {size}, split at {at}");
+            let what = format!("{forms:?}, size {size}, split at {at}");
             assert_joined(&whole[0], &[first[0].clone(), second[0].clone()], 2, &what);
             assert!(whole[1].bytes() == second[1].bytes(), "{what}: final state");
             assert!(whole[20 - at].bytes() == first[1].bytes(), "{what}: state after {at} tokens");
@@ -211,33 +225,35 @@ fn a_delta_net_may_be_split_over_calls_anywhere() {
 
 #[test]
 fn a_delta_net_of_a_batch_is_each_sequence_alone() {
-    for (size, vector_gate) in [(16, false), (37, true), (128, false)] {
+    let sizes = [(16, false), (37, true), (128, false)];
+    for (forms, (size, vector_gate)) in DELTA_FORMS.into_iter().flat_map(|forms| sizes.map(|s| (forms, s))) {
         let operands = delta_operands(size, vector_gate, 5, 3);
-        let whole = run(&delta_op(1), &operands);
+        let whole = run_delta(forms, 1, &operands);
         let alone = |sequence: usize| {
             let mut part: Vec<HostTensor> =
                 operands[..6].iter().map(|tensor| cut(tensor, 3, sequence..sequence + 1)).collect();
             part.push(HostTensor::from_i32(&[1], &[0]).unwrap());
-            run(&delta_op(1), &part)
+            run_delta(forms, 1, &part)
         };
         let parts: Vec<_> = (0..3).map(alone).collect();
         for result in [0, 1] {
             let parts: Vec<_> = parts.iter().map(|part| part[result].clone()).collect();
-            assert_joined(&whole[result], &parts, 3, &format!("size {size}, result {result}"));
+            assert_joined(&whole[result], &parts, 3, &format!("{forms:?}, size {size}, result {result}"));
         }
     }
 }
 
 #[test]
 fn a_strength_of_zero_keeps_a_state_without_decay() {
-    for (size, vector_gate) in [(37, false), (128, true)] {
+    let sizes = [(37, false), (128, true)];
+    for (forms, (size, vector_gate)) in DELTA_FORMS.into_iter().flat_map(|forms| sizes.map(|s| (forms, s))) {
         let mut operands = delta_operands(size, vector_gate, 2, 1);
         for (operand, value) in [(2, f64::NAN), (3, f64::INFINITY), (4, 0.0), (5, 0.0)] {
             operands[operand] = fill(*operands[operand].layout(), |_| value);
         }
         // Zeros keep their signs, too.
         operands[0] = fill(*operands[0].layout(), |index| [0.0, -0.0, operands[0].get(index)][index[0] % 3]);
-        let results = run(&delta_op(1), &operands);
+        let results = run_delta(forms, 1, &operands);
         assert!(results[1].bytes() == operands[0].bytes(), "size {size}");
         assert!(results[0].to_f64().iter().all(|y| y.is_finite()), "size {size}");
     }
@@ -340,7 +356,7 @@ fn a_window_outside_the_pool_is_an_error() {
 #[test]
 fn a_result_in_an_operands_memory_is_the_same() {
     let gated = |order| Op::from(GatedNorm { eps: 1e-5, group_size: 150, order, gate: Gate::Silu });
-    let ops: [(Op, usize); 8] = [
+    let ops: [(Op, usize); 9] = [
         (RmsNorm { eps: 1e-5, weight: false }.into(), 0),
         (L2Norm { eps: 1e-5, form: Form::Max }.into(), 0),
         (Norm { eps: 1e-5 }.into(), 0),

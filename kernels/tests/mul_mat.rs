@@ -1,6 +1,6 @@
 //! Laws of the matrix product: an output depends on its own row and column alone, to the bit.
 
-use ssmgraph_kernels::{Memory, Place, Program, Step};
+use ssmgraph_kernels::{Forms, Memory, Place, Program, Step};
 use ssmgraph_ops::case::Values;
 use ssmgraph_ops::{DType, HostTensor, Layout, MulMat, Op};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn product(op: MulMat, a: &HostTensor, b: &HostTensor, workers: usize) -> Vec<u8
     let y = op.infer(&[*a.layout(), *b.layout()]).unwrap()[0];
     let y = place(&HostTensor::zeros(y));
     let step = Step { op, inputs: vec![place(a), place(b)], results: vec![y.clone()] };
-    Program::new(vec![step], workers).unwrap().run(None).unwrap();
+    Program::new(vec![step], workers, Forms::default()).unwrap().run(None).unwrap();
     let mut bytes = vec![0; y.layout.span_bytes()];
     y.memory.read(0, &mut bytes);
     bytes

@@ -1,6 +1,6 @@
 //! What a program refuses before it runs, and how it ends when a step fails.
 
-use ssmgraph_kernels::{Memory, Place, Program, ProgramError, Step};
+use ssmgraph_kernels::{Forms, Memory, Place, Program, ProgramError, Step};
 use ssmgraph_ops::cpy::Cpy;
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{DType, GetRows, Layout, Op, SetRows};
@@ -18,7 +18,7 @@ fn step(op: impl Into<Op>, inputs: &[&Place], results: &[&Place]) -> Step {
 }
 
 fn refusal(step: Step) -> String {
-    Program::new(vec![step], 2).map(|_| ()).unwrap_err().to_string()
+    Program::new(vec![step], 2, Forms::default()).map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn workers_that_learn_of_an_error_late_still_meet_the_others() {
         step(Cpy { to: copy.layout }, &[&picked], &[&copy]),
         step(Cpy { to: copy.layout }, &[&copy], &[&picked]),
     ];
-    let program = Program::new(steps, 4).unwrap();
+    let program = Program::new(steps, 4, Forms::default()).unwrap();
     let (done, finished) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..2_000 {
@@ -67,6 +67,7 @@ fn an_update_beside_its_operand_is_refused() {
         (place(DType::F32, &[4, 3]), place(DType::F32, &[4, 1]), place(DType::I32, &[1]));
     let elsewhere = place(DType::F32, &[4, 3]);
     assert!(refusal(step(SetRows, &[&table, &rows, &ids], &[&elsewhere])).contains("which it updates"));
-    let program = Program::new(vec![step(SetRows, &[&table, &rows, &ids], &[&table])], 1).unwrap();
+    let program =
+        Program::new(vec![step(SetRows, &[&table, &rows, &ids], &[&table])], 1, Forms::default()).unwrap();
     assert_eq!(program.run(None), Ok::<(), ProgramError>(()));
 }

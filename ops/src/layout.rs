@@ -52,7 +52,7 @@ impl Layout {
     /// A layout with the given strides in bytes.
     ///
     /// Errors: a row that does not fill whole blocks, a block format whose `nb[0]` is not the block size,
-    /// strides that are not a multiple of the element's size, a size past `isize::MAX` bytes.
+    /// strides that are not a multiple of the element's size, a size past `isize::MAX` bytes, here or packed.
     pub fn strided(dtype: DType, ne: [usize; AXES], nb: [usize; AXES]) -> Result<Layout, LayoutError> {
         let layout = Layout { dtype, ne, nb };
         layout.check()?;
@@ -76,13 +76,15 @@ impl Layout {
                 self.nb[axis], self.dtype
             )));
         }
-        // Counts beside a zero must be addressable too: row counts are products of some of them.
-        let mut elements = 1usize;
-        for &count in &self.ne {
-            elements = elements.checked_mul(count.max(1)).ok_or_else(|| too_large(self.dtype, self.ne))?;
+        // A packed copy must be addressable, also of a broadcast; so must counts beside a zero, whose products are row
+        // counts.
+        let mut packed = self.dtype.block_bytes().max(self.dtype.block_len());
+        for (axis, &count) in self.ne.iter().enumerate() {
+            let count = if axis == 0 { count / self.dtype.block_len() } else { count };
+            packed = packed.checked_mul(count.max(1)).ok_or_else(|| too_large(self.dtype, self.ne))?;
         }
         let span = self.checked_span().ok_or_else(|| too_large(self.dtype, self.ne))?;
-        if elements > isize::MAX as usize || span > isize::MAX as usize {
+        if packed.max(span) > isize::MAX as usize {
             return Err(too_large(self.dtype, self.ne));
         }
         Ok(())
@@ -213,7 +215,7 @@ impl Layout {
 
     /// The packed layout with the same type and shape.
     pub fn to_contiguous(&self) -> Layout {
-        Layout::contiguous(self.dtype, &self.ne).expect("no larger than a layout that was checked")
+        Layout::contiguous(self.dtype, &self.ne).expect("`check` has found that the packed size fits")
     }
 
     /// The packed layout with the same shape and another type.
@@ -362,6 +364,12 @@ mod tests {
 
     fn f32_layout(ne: &[usize]) -> Layout {
         Layout::contiguous(DType::F32, ne).unwrap()
+    }
+
+    #[test]
+    fn a_broadcast_without_a_packed_copy_is_refused() {
+        let error = Layout::strided(DType::F32, [1 << 31, 1 << 31, 1, 1], [0; AXES]).unwrap_err();
+        assert!(error.0.contains("more bytes than can be addressed"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     Backend, BackendError, Buffer, Declined, Observer, Program, SharedBytes, Slice, Step, check_range,
 };
-use ssmgraph_kernels::{self as kernels, Memory, Place, Pool, ProgramError};
+use ssmgraph_kernels::{self as kernels, Forms, Memory, Numerics, Place, Pool, ProgramError, Variant};
 use ssmgraph_ops::{Layout, Op};
 use std::any::Any;
 use std::ops::Range;
@@ -15,6 +15,7 @@ const CPU: &str = "cpu";
 #[derive(Clone, Copy, Debug)]
 pub struct CpuBackend {
     threads: usize,
+    forms: Forms,
 }
 
 impl CpuBackend {
@@ -22,7 +23,18 @@ impl CpuBackend {
     /// depend on the number.
     pub fn new(threads: Option<usize>) -> CpuBackend {
         let threads = threads.unwrap_or_else(Pool::default_workers);
-        CpuBackend { threads: threads.clamp(1, kernels::WORKERS_MAX) }
+        CpuBackend { threads: threads.clamp(1, kernels::WORKERS_MAX), forms: Forms::default() }
+    }
+
+    /// The same threads with other numerics. `Fast` runs the fast form of each kernel that has one.
+    pub fn with_numerics(self, numerics: Numerics) -> CpuBackend {
+        CpuBackend { forms: Forms::Of(numerics), ..self }
+    }
+
+    /// The same threads, running each kernel of several forms in the one with this name. Ops whose kernel lacks
+    /// it, or calls that it does not cover, are declined.
+    pub fn with_variant(self, name: &'static str) -> CpuBackend {
+        CpuBackend { forms: Forms::Named(name), ..self }
     }
 
     /// Host memory as a buffer of this backend.
@@ -69,9 +81,21 @@ impl Backend for CpuBackend {
     }
 
     fn supports(&self, op: &Op, inputs: &[Layout]) -> Result<(), Declined> {
-        kernels::cpu(op)
-            .ok_or_else(|| Declined("there is no CPU kernel for this op".into()))?
-            .supports(inputs)
+        let kernel = kernels::cpu(op).ok_or_else(|| Declined("there is no CPU kernel for this op".into()))?;
+        kernels::kernel::variant_for(kernel, self.forms, inputs).map(|_| ())
+    }
+
+    fn variant(&self, op: &Op, inputs: &[Layout]) -> Option<&'static Variant> {
+        let kernel = kernels::cpu(op)?;
+        kernel.variants().get(kernels::kernel::variant_for(kernel, self.forms, inputs).ok()?)
+    }
+
+    fn variants(&self, op: &Op) -> &'static [Variant] {
+        kernels::cpu(op).map_or(&[], |kernel| kernel.variants())
+    }
+
+    fn in_variant(&self, name: &'static str) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(self.with_variant(name)))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Buffer>, BackendError> {
@@ -98,7 +122,7 @@ impl Backend for CpuBackend {
 
     fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
         let steps = steps.into_iter().map(host_step).collect::<Result<Vec<_>, _>>()?;
-        let program = kernels::Program::new(steps, self.threads).map_err(error)?;
+        let program = kernels::Program::new(steps, self.threads, self.forms).map_err(error)?;
         Ok(Box::new(CpuProgram(program)))
     }
 }

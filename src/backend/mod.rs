@@ -11,7 +11,7 @@ mod eager;
 pub use cpu::CpuBackend;
 pub use cuda::CudaBackend;
 pub use eager::{Eager, EagerBackend, Reference};
-pub use ssmgraph_kernels::{Declined, Memory, Numerics, Observer};
+pub use ssmgraph_kernels::{Declined, Forms, Memory, Numerics, Observer, Variant};
 
 use ssmgraph_ops::{Layout, Op, OpError};
 use std::any::Any;
@@ -111,6 +111,23 @@ pub trait Backend: Send + Sync {
     ///
     /// Errors: the reason why not.
     fn supports(&self, op: &Op, inputs: &[Layout]) -> Result<(), Declined>;
+
+    /// The named forms in which the backend can run an op, the exact default first; none where there is only
+    /// one.
+    fn variants(&self, _op: &Op) -> &'static [Variant] {
+        &[]
+    }
+
+    /// The form in which the backend would run an op on operands of these layouts, where it has several.
+    fn variant(&self, _op: &Op, _inputs: &[Layout]) -> Option<&'static Variant> {
+        None
+    }
+
+    /// The same device, running each op that has several forms in the one with this name and declining what that
+    /// form does not cover; `None` from a backend without named forms.
+    fn in_variant(&self, _name: &'static str) -> Option<Arc<dyn Backend>> {
+        None
+    }
 
     /// New memory, all zero. `bytes` may be 0.
     ///

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::{Failure, Outcome};
-use ssmgraph::backend::{Backend, CpuBackend, CudaBackend, Devices, Eager, Reference};
+use ssmgraph::backend::{Backend, CpuBackend, CudaBackend, Devices, Eager, Numerics, Reference};
 use ssmgraph::engine::{Engine, EngineOptions};
 use ssmgraph::formats::Gguf;
 use std::fmt;
@@ -63,6 +63,34 @@ pub struct DeviceArgs {
     pub device: Device,
     #[command(flatten)]
     pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub numerics: NumericsArgs,
+}
+
+/// How strictly results are held to one order of arithmetic, as an argument.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct NumericsArgs {
+    /// Exact keeps one order of arithmetic for each result, fast takes the fastest within a tolerance
+    #[arg(long, value_enum, default_value_t = Strictness::Exact)]
+    numerics: Strictness,
+}
+
+/// Values of `--numerics`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Strictness {
+    #[default]
+    Exact,
+    Fast,
+}
+
+impl NumericsArgs {
+    /// As the backends name it.
+    pub fn get(self) -> Numerics {
+        match self.numerics {
+            Strictness::Exact => Numerics::Exact,
+            Strictness::Fast => Numerics::Fast,
+        }
+    }
 }
 
 /// How many CPU threads, as an argument.
@@ -87,16 +115,21 @@ impl DeviceArgs {
     pub fn backend(self) -> Outcome<Arc<dyn Backend>> {
         match self.device {
             Device::Auto => match first_gpu() {
-                Some(gpu) => Ok(Arc::new(gpu)),
-                None => Ok(Arc::new(self.threads.cpu())),
+                Some(gpu) => Ok(Arc::new(gpu.with_numerics(self.numerics.get()))),
+                None => Ok(Arc::new(self.cpu())),
             },
-            Device::Cpu => Ok(Arc::new(self.threads.cpu())),
+            Device::Cpu => Ok(Arc::new(self.cpu())),
             Device::Reference => Ok(Arc::new(Eager::new(Reference))),
             Device::Cuda(index) => {
-                let backend = CudaBackend::new(index);
-                Ok(Arc::new(backend.map_err(|error| Failure::Call(format!("cuda:{index}: {error}")))?))
+                let backend = CudaBackend::new(index)
+                    .map_err(|error| Failure::Call(format!("cuda:{index}: {error}")))?;
+                Ok(Arc::new(backend.with_numerics(self.numerics.get())))
             }
         }
+    }
+
+    fn cpu(self) -> CpuBackend {
+        self.threads.cpu().with_numerics(self.numerics.get())
     }
 
     /// The backend that was asked for, then the CPU where that is a GPU, and the reference backend last.
@@ -105,7 +138,7 @@ impl DeviceArgs {
     pub fn devices(self) -> Outcome<Devices> {
         let mut backends = vec![self.backend()?];
         if is_gpu(backends[0].as_ref()) {
-            backends.push(Arc::new(self.threads.cpu()));
+            backends.push(Arc::new(self.cpu()));
         }
         Ok(Devices::new(backends))
     }
@@ -129,7 +162,11 @@ fn first_gpu() -> Option<CudaBackend> {
 /// The backends with these names; all that this machine has when there are none.
 ///
 /// Errors: a name that this program does not have, a device that this machine does not have.
-pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Backend>>> {
+pub fn backends(
+    names: &[String],
+    threads: ThreadArgs,
+    numerics: NumericsArgs,
+) -> Outcome<Vec<Arc<dyn Backend>>> {
     let mut devices = Vec::new();
     for name in names {
         let device = name.parse().ok().filter(|device| *device != Device::Auto);
@@ -142,7 +179,7 @@ pub fn backends(names: &[String], threads: ThreadArgs) -> Outcome<Vec<Arc<dyn Ba
         let count = CudaBackend::count().map_err(Failure::wrong)?;
         devices.extend((0..count).map(Device::Cuda));
     }
-    devices.into_iter().map(|device| DeviceArgs { device, threads }.backend()).collect()
+    devices.into_iter().map(|device| DeviceArgs { device, threads, numerics }.backend()).collect()
 }
 
 /// Opens a model file.

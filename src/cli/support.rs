@@ -1,6 +1,6 @@
 //! `support`: which backend supports which op, element type and layout, from asking the backends.
 
-use super::model::{self, ThreadArgs};
+use super::model::{self, NumericsArgs, ThreadArgs};
 use super::text::{Style, table};
 use super::{Out, Outcome};
 use clap::ValueEnum;
@@ -21,6 +21,8 @@ pub struct Args {
     backend: Vec<String>,
     #[command(flatten)]
     threads: ThreadArgs,
+    #[command(flatten)]
+    numerics: NumericsArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,7 +53,7 @@ impl Answers {
 
 /// Asks and prints.
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
-    let backends = model::backends(&args.backend, args.threads)?;
+    let backends = model::backends(&args.backend, args.threads, args.numerics)?;
     let mut head = vec!["op", "type", "backend"];
     head.extend(Arrangement::ALL.iter().map(|arrangement| arrangement.name()));
     let rows: Vec<Vec<String>> = OpKind::ALL.iter().flat_map(|kind| rows_of(*kind, &backends)).collect();

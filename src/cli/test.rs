@@ -1,6 +1,6 @@
 //! `test`: the conformance suite, or test vectors.
 
-use super::model::{self, ThreadArgs};
+use super::model::{self, NumericsArgs, ThreadArgs};
 use super::progress::Progress;
 use super::{Failure, Out, Outcome};
 use ssmgraph::backend::Backend;
@@ -22,6 +22,8 @@ pub struct Args {
     backend: Vec<String>,
     #[command(flatten)]
     threads: ThreadArgs,
+    #[command(flatten)]
+    numerics: NumericsArgs,
     /// Run the vectors of a file or folder instead
     #[arg(long, value_name = "DIR|FILE")]
     vectors: Option<PathBuf>,
@@ -35,7 +37,7 @@ type Work = Box<dyn Fn(&Arc<dyn Backend>) -> Summary>;
 
 /// Tests and prints; a failed case is found wrong.
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
-    let backends = model::backends(&args.backend, args.threads)?;
+    let backends = model::backends(&args.backend, args.threads, args.numerics)?;
     let work: Work = match &args.vectors {
         Some(path) => {
             let vectors = chosen(vectors::load(path).map_err(Failure::call)?, &args.op)?;

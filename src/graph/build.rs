@@ -21,7 +21,7 @@ use ssmgraph_ops::{
 pub struct Scan {
     /// {P, H, T, B}
     pub y: Tensor,
-    /// {N, P, H, B} each: after the last token, one token back, and so on.
+    /// {N, P, H, B} each: after the last token, one token back, and so on; [`Graph::oldest_first`] turns them round.
     pub states: Vec<Tensor>,
 }
 
@@ -30,7 +30,7 @@ pub struct Scan {
 pub struct Delta {
     /// {S, Hv, T, B}
     pub y: Tensor,
-    /// {S, S, Hv, B} each: after the last token, one token back, and so on.
+    /// {S, S, Hv, B} each: after the last token, one token back, and so on; [`Graph::oldest_first`] turns them round.
     pub states: Vec<Tensor>,
 }
 
@@ -39,7 +39,7 @@ pub struct Delta {
 pub struct ConvStep {
     /// {C, T, B}
     pub y: Tensor,
-    /// {k−1, C, 1, B} each: after the last token, one token back, and so on.
+    /// {k−1, C, 1, B} each: after the last token, one token back, and so on; [`Graph::oldest_first`] turns them round.
     pub states: Vec<Tensor>,
 }
 

@@ -6,16 +6,20 @@
 mod build;
 mod cache;
 mod error;
+mod rebuild;
 mod state;
 mod text;
 
 pub use build::{ConvStep, Delta, Scan};
 pub use cache::{Cache, Caches};
 pub use error::GraphError;
+pub use rebuild::Moves;
+pub(crate) use rebuild::Rebuild;
 pub use state::{SlotInput, Slots, SlotsSpec, State};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use ssmgraph_ops::{DType, Layout, Layouts, Op, OpError};
 use std::collections::HashMap;
@@ -232,9 +236,10 @@ impl Graph {
         self.dag.node_indices().map(|index| (index.index(), &self.dag[index]))
     }
 
-    /// How many times results of a node are operands of others.
-    pub fn uses(&self, node: usize) -> usize {
-        self.dag.edges_directed(NodeIndex::new(node), Direction::Outgoing).count()
+    /// The nodes that have results of a node as operands; one that uses several comes several times.
+    pub fn users(&self, node: usize) -> impl Iterator<Item = usize> {
+        let edges = self.dag.edges_directed(NodeIndex::new(node), Direction::Outgoing);
+        edges.map(|edge| edge.target().index())
     }
 
     /// The handle of a node's result.
@@ -338,41 +343,5 @@ impl Graph {
             self.dag.add_edge(NodeIndex::new(operand.node()), index, ());
         }
         index.index() as u32
-    }
-
-    /// Rebuilds the graph node by node. `rewrite` may change a node's op and operands, or leave it out
-    /// (`None`); operands it sees already name nodes of the new graph. Returns the new graph and, for each
-    /// old node, its new index.
-    pub(crate) fn rebuild(
-        &self,
-        mut rewrite: impl FnMut(&Graph, usize, Node) -> Option<Node>,
-    ) -> (Graph, Vec<Option<u32>>) {
-        let mut new = Graph::new();
-        new.slots = self.slots.clone();
-        new.capacity = self.capacity;
-        let mut map: Vec<Option<u32>> = Vec::with_capacity(self.len());
-        for (index, node) in self.nodes() {
-            let mut node = node.clone();
-            let mut complete = true;
-            for operand in &mut node.operands {
-                match map[operand.node()] {
-                    Some(to) => *operand = Tensor { graph: new.id, node: to, result: operand.result },
-                    None => complete = false,
-                }
-            }
-            let kept = if complete { rewrite(&new, index, node) } else { None };
-            map.push(kept.map(|node| {
-                if let Some(name) = &node.name {
-                    new.names.insert(name.clone(), new.len() as u32);
-                }
-                new.append(node)
-            }));
-        }
-        let moved = |tensor: &Tensor| {
-            map[tensor.node()].map(|node| Tensor { graph: new.id, node, result: tensor.result })
-        };
-        new.states =
-            self.states.iter().filter_map(|(pool, last)| Some((moved(pool)?, moved(last)?))).collect();
-        (new, map)
     }
 }

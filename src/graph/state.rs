@@ -195,6 +195,34 @@ impl Graph {
         Ok(())
     }
 
+    /// The states of a run in one packed tensor, oldest first: {elements of a row, sequences, states}.
+    ///
+    /// An op gives its states newest first, as many as it was asked for. With one for each of T tokens, this is the
+    /// order of programs that draft T tokens and accept the first m of them: the state to go on from is row m − 1
+    /// along the last axis, which is one contiguous block. It serves the states of [`super::Scan`], [`super::Delta`]
+    /// and [`super::ConvStep`] alike. (States that a [`Store`](crate::Store) keeps need no copy at all: see its
+    /// `rollback`.)
+    ///
+    /// Errors: no states, states of another graph or of different shapes.
+    pub fn oldest_first(&mut self, states: &[Tensor]) -> Result<Tensor, GraphError> {
+        let Some(&newest) = states.first() else {
+            return Err(GraphError::State("oldest_first: no states, expected at least one".into()));
+        };
+        let expected = self.checked(newest, "oldest_first", "states")?.ne;
+        let [a, b, c, sequences] = expected;
+        let mut rows = Vec::with_capacity(states.len());
+        for (back, &state) in states.iter().enumerate().rev() {
+            let found = self.checked(state, "oldest_first", "states")?.ne;
+            if found != expected {
+                return Err(GraphError::State(format!(
+                    "oldest_first: states[{back}] has the shape {found:?}, expected {expected:?} (that of states[0])"
+                )));
+            }
+            rows.push(self.reshape(state, &[a * b * c, sequences, 1])?);
+        }
+        self.concat(&rows, 2)
+    }
+
     /// Which state has this pool.
     pub(super) fn state_index(&self, pool: Tensor, op: &'static str) -> Result<usize, GraphError> {
         let index = self.states.iter().position(|(known, _)| *known == pool);

@@ -124,7 +124,10 @@ impl RopeKeys {
                 return Err(ModelError::Hyper {
                     key: self.sections_key.clone(),
                     found: format!("{sections:?}"),
-                    expected: format!("sections of {n_rot} / 2 pairs that leave none to the fourth"),
+                    expected: format!(
+                        "sections of {n_rot} / 2 pairs ({}) that leave none to the fourth",
+                        self.n_rot_key
+                    ),
                 });
             }
         }
@@ -184,6 +187,10 @@ impl Attention {
     ) -> Result<Attention, ModelError> {
         let name = |end: &str| format!("{prefix}.attn_{end}.weight");
         let (n_embd, heads, kv_heads) = (&keys.n_embd, keys.heads.at(layer), keys.kv_heads.at(layer));
+        if heads.count == 0 {
+            let expected = format!("at least 1 for the attention of {prefix}");
+            return Err(ModelError::Hyper { key: heads.from, found: "0".into(), expected });
+        }
         heads.over(&kv_heads)?;
         let default_length = || n_embd.over(&heads);
         let key = keys.key_length.clone().map_or_else(default_length, Ok)?;

@@ -1,12 +1,15 @@
 //! A mixture of experts: each token uses a few of many networks.
 
 use super::{Dense, Hyper, Loader, ModelError, Size, Weight};
-use crate::formats::Gguf;
+use crate::formats::{Gguf, GgufError};
 use crate::graph::{Graph, Tensor};
 use ssmgraph_ops::glu::{Glu, GluFunction};
 
 /// What a sum of weights is raised to before it divides: the smallest normal F16.
 const WEIGHT_SUM_MIN: f32 = 6.103_515_6e-5;
+
+/// Length of the network that every token uses.
+const SHARED_LENGTH: &str = "expert_shared_feed_forward_length";
 
 /// How experts are chosen and sized.
 #[derive(Clone, Debug)]
@@ -54,12 +57,38 @@ impl ExpertKeys {
                 (Some(n_ff), false) => n_ff.clone(),
                 _ => hyper.size(gguf, "expert_feed_forward_length")?,
             },
-            shared: hyper.size_if_there(gguf, "expert_shared_feed_forward_length")?,
+            shared: hyper.size_if_there(gguf, SHARED_LENGTH)?,
             scale: scale.unwrap_or(1.0),
             experts,
             used,
             renormalise,
         })
+    }
+
+    /// [`ExpertKeys::load`] for models that may have no experts, which a file says by counts of 0 or by no counts.
+    ///
+    /// Errors: as there; keys about experts that there are none of.
+    pub fn load_if_any(
+        gguf: &Gguf,
+        hyper: &mut Hyper,
+        n_ff: &Size,
+        renormalise: bool,
+    ) -> Result<Option<ExpertKeys>, ModelError> {
+        let count = |name: &str| GgufError::optional(gguf.usize(&hyper.key(name)));
+        if count("expert_count")?.unwrap_or(0) > 0 {
+            return ExpertKeys::load(gguf, hyper, Some(n_ff), renormalise).map(Some);
+        }
+        if let Some(used) = count("expert_used_count")?.filter(|&used| used > 0) {
+            let expected = format!("0, as there are no experts ({})", hyper.key("expert_count"));
+            return Err(hyper.refused("expert_used_count", &used.to_string(), &expected));
+        }
+        // Converters give the lengths of networks even where no layer has them.
+        for name in ["expert_count", "expert_used_count", "expert_feed_forward_length", SHARED_LENGTH] {
+            if let Some(count) = GgufError::optional(gguf.usize(&hyper.key(name)))? {
+                hyper.note(name, count.to_string());
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -98,6 +127,12 @@ struct Shared {
 }
 
 impl Experts {
+    /// Whether a layer has any tensor of experts.
+    pub fn are_in(loader: &Loader<'_>, prefix: &str) -> bool {
+        let names = ["gate_inp", "gate_exps", "up_exps", "gate_up_exps", "down_exps"];
+        names.iter().any(|end| loader.has(&format!("{prefix}.ffn_{end}.weight")))
+    }
+
     /// Reads `{prefix}.ffn_gate_inp`, `ffn_{gate,up,down}_exps` or `ffn_gate_up_exps`, and where the keys have a
     /// shared network `ffn_{gate,up,down}_shexp` and perhaps `ffn_gate_inp_shexp`.
     ///

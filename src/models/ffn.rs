@@ -1,6 +1,6 @@
 //! The feed-forward part of a layer.
 
-use super::{Experts, Loader, ModelError, Size, Weight};
+use super::{ExpertKeys, Experts, Hyper, Loader, ModelError, Size, Weight};
 use crate::graph::{Graph, Tensor};
 
 /// A feed-forward part.
@@ -13,6 +13,28 @@ pub enum Ffn {
 }
 
 impl Ffn {
+    /// Reads the experts of a layer that has some, or else its one network of length `n_ff`.
+    ///
+    /// Errors: a tensor that is missing or has another shape or type, experts that the keys know nothing of.
+    pub fn load(
+        loader: &mut Loader<'_>,
+        prefix: &str,
+        hyper: &Hyper,
+        n_ff: &Size,
+        experts: Option<&ExpertKeys>,
+    ) -> Result<Ffn, ModelError> {
+        if !Experts::are_in(loader, prefix) {
+            return Ok(Ffn::Dense(Box::new(Dense::load(loader, prefix, "", &hyper.n_embd, n_ff)?)));
+        }
+        match experts {
+            Some(experts) => Ok(Ffn::Experts(Box::new(Experts::load(loader, prefix, experts)?))),
+            None => {
+                let expected = format!("at least 1, as {prefix} has experts");
+                Err(hyper.refused("expert_count", "0 or missing", &expected))
+            }
+        }
+    }
+
     /// x {n_embd, N} to the same shape.
     ///
     /// Errors: a shape that does not fit.

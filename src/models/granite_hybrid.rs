@@ -1,13 +1,11 @@
 //! Granite 4 hybrids: Mamba-2 layers and now and then attention, with scaled embeddings, branches and logits.
 //!
-//! A layer has attention where `attention.head_count_kv` gives it heads, and experts where it has a router. Keys and
-//! tensors as llama.cpp's architecture `granitehybrid`.
+//! A layer has attention where `attention.head_count_kv` gives it heads, and experts where it has their tensors. Keys
+//! and tensors as llama.cpp's architecture `granitehybrid`.
 
 use super::mamba2::{Mamba2, Mamba2Sizes};
 use super::stack::Unused;
-use super::{
-    Attention, AttentionKeys, Dense, ExpertKeys, Experts, Ffn, Hyper, Layer, ModelError, Position, Stack,
-};
+use super::{Attention, AttentionKeys, ExpertKeys, Ffn, Hyper, Layer, ModelError, Position, Stack};
 use crate::formats::{Gguf, GgufError};
 
 /// Reads keys and checks tensors.
@@ -20,14 +18,8 @@ pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
     let attention = AttentionKeys::load(gguf, &mut hyper, position)?;
     let scales = Scales::load(gguf, &mut hyper)?;
     let n_ff = hyper.size(gguf, "feed_forward_length")?;
-    let mixed =
-        hyper.has(gguf, "expert_count") && gguf.usize(&hyper.key("expert_count")).is_ok_and(|n| n > 0);
-    let experts = match mixed {
-        true => Some(ExpertKeys::load(gguf, &mut hyper, Some(&n_ff), true)?),
-        false => None,
-    };
-    let idle: &[&str] = if mixed { &[] } else { &["expert_count", "expert_used_count"] };
-    let stack = Stack::load(gguf, &hyper, Unused::Refused(idle), |loader, index| {
+    let experts = ExpertKeys::load_if_any(gguf, &mut hyper, &n_ff, true)?;
+    let stack = Stack::load(gguf, &hyper, Unused::Refused(&[]), |loader, index| {
         let prefix = format!("blk.{index}");
         let layer = Layer::load(loader, &prefix, &hyper)?.residual_scale(scales.residual);
         let layer = match attention.is_recurrent(index) {
@@ -36,11 +28,7 @@ pub fn load(gguf: &Gguf) -> Result<Stack, ModelError> {
         };
         let norm =
             loader.vector(&format!("{prefix}.ffn_norm.weight"), std::slice::from_ref(&hyper.n_embd))?;
-        let routed = loader.has(&format!("{prefix}.ffn_gate_inp.weight"));
-        let ffn = match experts.as_ref().filter(|_| routed) {
-            Some(experts) => Ffn::Experts(Box::new(Experts::load(loader, &prefix, experts)?)),
-            None => Ffn::Dense(Box::new(Dense::load(loader, &prefix, "", &hyper.n_embd, &n_ff)?)),
-        };
+        let ffn = Ffn::load(loader, &prefix, &hyper, &n_ff, experts.as_ref())?;
         Ok(layer.ffn(norm, ffn))
     })?;
     Ok(stack.scales(scales.embedding, scales.logits))
@@ -73,11 +61,17 @@ impl Scales {
         let mut scale = |name: &str| -> Result<f32, ModelError> {
             Ok(hyper.number(gguf, name)?.filter(|&scale| scale != 0.0).unwrap_or(1.0))
         };
-        Ok(Scales {
-            embedding: scale("embedding_scale")?,
-            residual: scale("residual_scale")?,
-            // A divisor, unlike the others.
-            logits: 1.0 / scale("logit_scale")?,
-        })
+        let (embedding, residual) = (scale("embedding_scale")?, scale("residual_scale")?);
+        // A divisor, unlike the others.
+        let divisor = scale("logit_scale")?;
+        let logits = 1.0 / divisor;
+        if !logits.is_finite() {
+            return Err(hyper.refused(
+                "logit_scale",
+                &divisor.to_string(),
+                "a number that 1 can be divided by",
+            ));
+        }
+        Ok(Scales { embedding, residual, logits })
     }
 }

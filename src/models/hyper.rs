@@ -166,6 +166,11 @@ impl Hyper {
     pub fn per_layer(&mut self, gguf: &Gguf, name: &str) -> Result<PerLayer, ModelError> {
         let key = self.key(name);
         let counts = match gguf.get(&key)? {
+            Value::Array(array) if array.len() != self.block_count => {
+                let found = format!("{} counts", array.len());
+                let layers = format!("{} layers ({})", self.block_count, self.key("block_count"));
+                return Err(self.refused(name, &found, &format!("one count or one for each of {layers}")));
+            }
             Value::Array(_) => {
                 gguf.u32_per_layer(&key, self.block_count)?.into_iter().map(|count| count as usize).collect()
             }

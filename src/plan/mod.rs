@@ -1,14 +1,17 @@
-//! From a graph to a schedule: fuse, prune, assign devices, insert copies, update in place where that is
+//! From a graph to a schedule: prune, fuse, assign devices, insert copies, update in place where that is
 //! safe, lay out memory, cut into segments. Each pass is a function from graph to graph or to a table.
 
 mod assign;
 mod fuse;
 mod memory;
+mod prune;
 mod schedule;
 mod text;
 
+pub use crate::graph::Moves;
 pub use assign::Assignment;
-pub use fuse::{fuse, prune};
+pub use fuse::fuse;
+pub use prune::prune;
 
 use crate::backend::Devices;
 use crate::graph::{Graph, Tensor};
@@ -35,6 +38,21 @@ pub enum PlanError {
         /// Name of the device.
         device: String,
     },
+}
+
+/// Which passes a plan is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Put whole ops in the place of their parts. Without it every node is computed as it was written, which serves
+    /// to look for the cause of a difference.
+    pub fuse: bool,
+}
+
+impl Default for PlanOptions {
+    /// All passes.
+    fn default() -> PlanOptions {
+        PlanOptions { fuse: true }
+    }
 }
 
 /// Index of a [`Value`].
@@ -144,8 +162,8 @@ pub struct Plan {
     pub values: Vec<Value>,
     /// Arena size of each device, in bytes.
     pub arena_bytes: Vec<usize>,
-    /// For each node of the graph that was planned, its node in [`Plan::graph`].
-    moved: Vec<Option<u32>>,
+    /// Where the tensors of the graph that was planned are in [`Plan::graph`].
+    moves: Moves,
     /// For each node of [`Plan::graph`] the spot of each result that is readable after a run.
     readable: Vec<Vec<Option<Spot>>>,
 }
@@ -155,23 +173,32 @@ impl Plan {
     ///
     /// Errors: nothing to compute, a node that no device supports, memory that cannot be addressed.
     pub fn new(graph: &Graph, devices: &Devices) -> Result<Plan, PlanError> {
-        let (fused, first) = fuse(graph);
-        let (pruned, second) = prune(&fused)?;
-        debug_assert_eq!(pruned.verify(), Ok(()));
-        let moved = first.into_iter().map(|node| node.and_then(|node| second[node as usize])).collect();
-        let assignments = assign::assign(&pruned, devices)?;
+        Plan::with_options(graph, devices, PlanOptions::default())
+    }
+
+    /// [`Plan::new`] with some passes left out.
+    ///
+    /// Errors: as [`Plan::new`].
+    pub fn with_options(graph: &Graph, devices: &Devices, options: PlanOptions) -> Result<Plan, PlanError> {
+        let (mut planned, mut moves) = prune(graph)?;
+        if options.fuse {
+            let (fused, next) = fuse(&planned);
+            (planned, moves) = (fused, moves.then(&next));
+        }
+        debug_assert_eq!(planned.verify(), Ok(()));
+        let assignments = assign::assign(&planned, devices)?;
         let names: Vec<String> = devices.backends().iter().map(|backend| backend.name().to_owned()).collect();
-        let mut schedule = schedule::schedule(&pruned, &assignments);
+        let mut schedule = schedule::schedule(&planned, &assignments);
         let arena_bytes = memory::lay_out(&mut schedule.values, names.len())
             .map_err(|device| PlanError::TooLarge { device: names[device].clone() })?;
         Ok(Plan {
-            graph: pruned,
+            graph: planned,
             devices: names,
             assignments,
             steps: schedule.steps,
             values: schedule.values,
             arena_bytes,
-            moved,
+            moves,
             readable: schedule.readable,
         })
     }
@@ -197,8 +224,7 @@ impl Plan {
 
     /// The planned graph's handle for a tensor of the original one; `None` when it was fused or pruned away.
     pub(crate) fn moved(&self, tensor: Tensor) -> Option<Tensor> {
-        let node = *self.moved.get(tensor.node())?;
-        node.map(|node| self.graph.tensor(node as usize, tensor.result()))
+        self.moves.of(tensor)
     }
 
     /// Where a tensor of the planned graph can be read after a run.

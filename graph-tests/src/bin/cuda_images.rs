@@ -8,7 +8,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cuda_images build       compile every kernels/src/*/cuda.cu and write the cuda.ptx beside it
        cuda_images check       compare those files with their sources, and assemble them for every device
-       cuda_images registers   write the table of registers in docs/performance.md";
+       cuda_images registers   write the tables of registers and of instructions in docs/performance.md";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -4,6 +4,7 @@
 
 pub mod assemble;
 pub mod ptx;
+mod sass;
 pub mod table;
 pub mod tools;
 

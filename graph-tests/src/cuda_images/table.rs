@@ -1,57 +1,61 @@
-//! The table of registers in `docs/performance.md`.
+//! The tables of registers and of instructions in `docs/performance.md`.
 
 use super::assemble::{Assembled, Usage, assemble};
-use super::root;
 use super::tools::{PTXAS_VERSION, Tools};
+use super::{root, sass};
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-/// How to bring the table up to date.
+/// How to bring the tables up to date.
 pub const REGISTERS_COMMAND: &str = "cargo run -p graph-tests --bin cuda_images -- registers";
 
 /// The devices of the table.
 const ARCHITECTURES: [u32; 2] = [80, 90];
-const BEGIN: &str = "<!-- registers: begin -->\n";
-const END: &str = "<!-- registers: end -->\n";
+/// Names of the tables in their markers.
+const REGISTERS: &str = "registers";
+const INSTRUCTIONS: &str = "instructions";
 
 fn page() -> PathBuf {
     root().join("docs/performance.md")
 }
 
-/// Writes the table into the page. Says whether it changed.
+/// Writes the tables into the page. Says whether it changed.
 ///
 /// Errors: an image that cannot be assembled, a page without its two markers, a file that cannot be written.
 pub fn write_table(tools: &Tools) -> Result<bool, String> {
-    let (old, new) = pages(&assemble(tools, &ARCHITECTURES))?;
+    let (old, new) = pages(tools, &assemble(tools, &ARCHITECTURES))?;
     if old != new {
         fs::write(page(), &new).map_err(|e| format!("{}: {e}", page().display()))?;
     }
     Ok(old != new)
 }
 
-/// Whether the page's table says what the assembler said, for the devices of the table and maybe others.
+/// Whether the page's tables say what the assembler said, for the devices of the tables and maybe others.
 ///
 /// Errors: it does not; what to run. Also as [`write_table`].
-pub fn is_current(assembled: &[Assembled]) -> Result<(), String> {
-    let (old, new) = pages(assembled)?;
+pub fn is_current(tools: &Tools, assembled: &[Assembled]) -> Result<(), String> {
+    let (old, new) = pages(tools, assembled)?;
     if old == new {
         return Ok(());
     }
-    Err(format!("docs/performance.md: the table of registers is not current; run: {REGISTERS_COMMAND}"))
+    Err(format!("docs/performance.md: a table of the kernels is not current; run: {REGISTERS_COMMAND}"))
 }
 
 /// The page as it is and as it should be.
-fn pages(assembled: &[Assembled]) -> Result<(String, String), String> {
+fn pages(tools: &Tools, assembled: &[Assembled]) -> Result<(String, String), String> {
     let old = fs::read_to_string(page()).map_err(|e| format!("{}: {e}", page().display()))?;
-    let new = with_table(&old, &table(assembled)?)?;
+    let new = with_table(&old, REGISTERS, &table(assembled)?)?;
+    let new = with_table(&new, INSTRUCTIONS, &sass::table(tools)?)?;
     Ok((old, new))
 }
 
-fn with_table(page: &str, table: &str) -> Result<String, String> {
-    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = parts.ok_or("docs/performance.md lacks the markers of the table of registers")?;
-    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
+fn with_table(page: &str, name: &str, table: &str) -> Result<String, String> {
+    let [begin, end] = ["begin", "end"].map(|word| format!("<!-- {name}: {word} -->\n"));
+    let parts = page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+    let (before, after) =
+        parts.ok_or_else(|| format!("docs/performance.md lacks the markers of the table of {name}"))?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
 fn table(assembled: &[Assembled]) -> Result<String, String> {
@@ -107,9 +111,9 @@ mod tests {
 
     #[test]
     fn only_what_stands_between_the_markers_changes() {
-        let page = format!("a\n{BEGIN}old\n{END}b\n");
-        let new = with_table(&page, "new\n").unwrap();
-        assert_eq!(new, format!("a\n{BEGIN}new\n{END}b\n"));
-        assert!(with_table("a\nb\n", "new\n").is_err());
+        let page = |text: &str| format!("a\n<!-- x: begin -->\n{text}\n<!-- x: end -->\nb\n");
+        assert_eq!(with_table(&page("old"), "x", "new\n").unwrap(), page("new"));
+        assert!(with_table("a\nb\n", "x", "new\n").is_err());
+        assert!(with_table(&page("old"), "y", "new\n").is_err());
     }
 }

@@ -30,6 +30,12 @@ const PTXAS: Package =
 const PTXAS_OLD: Package =
     Package { name: "nvidia-cuda-nvcc-cu12", version: "12.9.86", file: "nvidia/cuda_nvcc/bin/ptxas" };
 
+/// The disassembler of machine code, which runs the second.
+const CUOBJDUMP: Package =
+    Package { name: "nvidia-cuda-cuobjdump", version: "13.5.37", file: "nvidia/cu13/bin/cuobjdump" };
+const NVDISASM: Package =
+    Package { name: "nvidia-cuda-nvdisasm", version: "13.5.37", file: "nvidia/cu13/bin/nvdisasm" };
+
 /// The first device that [`PTXAS`] knows.
 const PTXAS_ARCHITECTURE_MIN: u32 = 75;
 
@@ -44,6 +50,8 @@ pub const PTXAS_VERSION: &str = PTXAS.version;
 pub struct Tools {
     ptxas: PathBuf,
     ptxas_old: PathBuf,
+    cuobjdump: PathBuf,
+    nvdisasm: PathBuf,
 }
 
 impl Tools {
@@ -59,7 +67,12 @@ impl Tools {
     fn load() -> Result<Tools, String> {
         let folder = folder();
         let nvrtc = installed(&folder, &NVRTC)?;
-        let tools = Tools { ptxas: installed(&folder, &PTXAS)?, ptxas_old: installed(&folder, &PTXAS_OLD)? };
+        let tools = Tools {
+            ptxas: installed(&folder, &PTXAS)?,
+            ptxas_old: installed(&folder, &PTXAS_OLD)?,
+            cuobjdump: installed(&folder, &CUOBJDUMP)?,
+            nvdisasm: installed(&folder, &NVDISASM)?,
+        };
         compile::use_library(&nvrtc).map_err(|e| e.to_string())?;
         match compile::version().map_err(|e| e.to_string())? {
             NVRTC_MAJOR_MINOR => Ok(tools),
@@ -77,6 +90,16 @@ impl Tools {
     /// The assembler that knows a device, such as 90 for sm_90.
     pub fn ptxas(&self, architecture: u32) -> &Path {
         if architecture < PTXAS_ARCHITECTURE_MIN { &self.ptxas_old } else { &self.ptxas }
+    }
+
+    /// The disassembler, which looks for another program in [`Tools::nvdisasm_folder`].
+    pub fn cuobjdump(&self) -> &Path {
+        &self.cuobjdump
+    }
+
+    /// What has to be in the search path of [`Tools::cuobjdump`].
+    pub fn nvdisasm_folder(&self) -> &Path {
+        self.nvdisasm.parent().unwrap_or(&self.nvdisasm)
     }
 
     /// What the tools made of the same text before, so that only an edited kernel costs time. Lies beside them
@@ -158,7 +181,13 @@ mod tests {
 
     #[test]
     fn old_devices_get_the_old_assembler() {
-        let tools = Tools { ptxas: "new".into(), ptxas_old: "old".into() };
+        let path = |name: &str| PathBuf::from(name);
+        let tools = Tools {
+            ptxas: path("new"),
+            ptxas_old: path("old"),
+            cuobjdump: path("cuobjdump"),
+            nvdisasm: path("nvdisasm"),
+        };
         assert_eq!(tools.ptxas(70), Path::new("old"));
         assert_eq!(tools.ptxas(75), Path::new("new"));
     }

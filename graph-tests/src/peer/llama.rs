@@ -19,7 +19,9 @@ pub fn quiet() {
     unsafe extern "C" fn line(level: sys::ggml_log_level, text: *const c_char, _data: *mut c_void) {
         // SAFETY: ggml passes a text closed by a zero.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-        if level >= sys::GGML_LOG_LEVEL_ERROR && level != sys::GGML_LOG_LEVEL_CONT || text.starts_with("ssmgraph") {
+        if level >= sys::GGML_LOG_LEVEL_ERROR && level != sys::GGML_LOG_LEVEL_CONT
+            || text.starts_with("ssmgraph")
+        {
             eprint!("{text}");
         }
     }
@@ -34,7 +36,8 @@ pub fn quiet() {
 ///
 /// Errors: ggml refused it.
 pub fn load_plugin(path: &Path) -> Result<Vec<String>, String> {
-    let path = CString::new(path.to_str().ok_or("a path that is no text")?).map_err(|error| error.to_string())?;
+    let path =
+        CString::new(path.to_str().ok_or("a path that is no text")?).map_err(|error| error.to_string())?;
     // SAFETY: the text lives through the call.
     let registry = unsafe { sys::ggml_backend_load(path.as_ptr()) };
     if registry.is_null() {
@@ -61,7 +64,8 @@ impl Model {
     ///
     /// Errors: no such device, llama.cpp refused the file.
     pub fn load(path: &Path, placement: Placement) -> Result<Model, String> {
-        let file = CString::new(path.to_str().ok_or("a path that is no text")?).map_err(|error| error.to_string())?;
+        let file = CString::new(path.to_str().ok_or("a path that is no text")?)
+            .map_err(|error| error.to_string())?;
         // SAFETY: no arguments.
         let mut params = unsafe { sys::llama_model_default_params() };
         let mut devices = [null_mut(), null_mut()];

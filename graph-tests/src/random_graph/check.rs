@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-const RUNS: usize = 3;
+/// How many times each graph runs.
+pub const RUNS: usize = 3;
 
 /// The reference functions, for about half of all ops.
 struct Picky {

@@ -72,7 +72,7 @@ impl<'a> Interpreter<'a> {
                 Action::Slots(SlotInput::Write { back }) => {
                     vec![Place::of(self.slot_rows(Some(*back)), true)]
                 }
-                Action::Slots(other) => panic!("random graphs have no caches, but one has {other:?}"),
+                Action::Slots(other) => vec![Place::of(self.cache_places(*other), true)],
                 Action::Leaf if node.flags.contains(Flags::STATE) => {
                     let zeros = || Place::of(HostTensor::zeros(node.results[0]), true);
                     vec![self.pools.entry(index).or_insert_with(zeros).clone()]
@@ -145,6 +145,25 @@ impl<'a> Interpreter<'a> {
         let rows: Vec<i32> = slots_of(spec).into_iter().map(row).collect();
         HostTensor::from_i32(&[rows.len()], &rows).expect("one row per sequence")
     }
+
+    /// What a leaf says of the slots' caches: once for each sequence or, sequence after sequence, for each token.
+    fn cache_places(&self, input: SlotInput) -> HostTensor {
+        let spec = self.graph.slots_spec().expect("slot rows come with slots");
+        let capacity = self.graph.capacity().expect("places in caches come with caches");
+        let tokens = |slot: usize| (self.position..self.position + spec.tokens).map(move |at| (slot, at));
+        let slots = slots_of(spec);
+        let places: Vec<usize> = match input {
+            SlotInput::Slot => slots,
+            SlotInput::Past => vec![self.position; slots.len()],
+            SlotInput::Position => slots.into_iter().flat_map(tokens).map(|(_, at)| at).collect(),
+            SlotInput::CacheRow => {
+                slots.into_iter().flat_map(tokens).map(|(slot, at)| slot * capacity + at).collect()
+            }
+            SlotInput::Read | SlotInput::Write { .. } => unreachable!("rows of states"),
+        };
+        let places: Vec<i32> = places.into_iter().map(|place| place as i32).collect();
+        HostTensor::from_i32(&[places.len()], &places).expect("a list")
+    }
 }
 
 /// The slots that the sequences of a run live in: the last ones, backwards.
@@ -156,7 +175,7 @@ pub fn slots_of(spec: &SlotsSpec) -> Vec<usize> {
 fn moves_only(op: &Op, operands: &[Place]) -> bool {
     match op {
         Op::Cpy(cpy) => cpy.to.dtype == operands[0].layout.dtype,
-        Op::GetRows(_) | Op::Concat(_) | Op::Repeat(_) | Op::Argmax(_) => true,
+        Op::GetRows(_) | Op::Concat(_) | Op::Repeat(_) | Op::Argmax(_) | Op::TopK(_) => true,
         Op::SetRows(_) => operands[0].layout.dtype == DType::F32,
         _ => false,
     }
@@ -165,9 +184,10 @@ fn moves_only(op: &Op, operands: &[Place]) -> bool {
 /// Whether a small change of an operand can make a large one of the result.
 fn jumps(op: &Op, operands: &[Place]) -> bool {
     match op {
-        Op::Argmax(_) => true,
+        Op::Argmax(_) | Op::TopK(_) => true,
         Op::Cpy(cpy) => !cpy.to.dtype.is_float() && cpy.to.dtype != operands[0].layout.dtype,
         Op::MulMat(mul) => mul.quantize,
+        Op::MulMatId(mul) => mul.quantize,
         _ => false,
     }
 }

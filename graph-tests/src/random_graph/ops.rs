@@ -13,13 +13,13 @@ use ssmgraph_ops::{
 };
 
 /// Most multiplications of one matrix product.
-const PRODUCTS_MAX: usize = 100_000;
-const F32: DType = DType::F32;
+pub(super) const PRODUCTS_MAX: usize = 100_000;
+pub(super) const F32: DType = DType::F32;
 
 impl Maker<'_> {
     /// One call; refusals are fine.
     pub(super) fn call(&mut self) {
-        match self.choices.below(32) {
+        match self.choices.below(40) {
             0 | 1 => self.unary(),
             2..=4 => self.binary(),
             5 => self.glu(),
@@ -40,11 +40,19 @@ impl Maker<'_> {
             24..=27 => self.state(),
             28 | 29 => self.flag(),
             30 => self.new_leaf(),
-            _ => self.nonsense(),
+            31 => self.nonsense(),
+            32 => self.delta(),
+            33 => self.decay_gate(),
+            34 => self.rope(),
+            35 => self.attention(),
+            36 => self.experts(),
+            37 => self.top_k(),
+            38 => self.gated_norm_in_parts(),
+            _ => self.conv_in_parts(),
         }
     }
 
-    fn op(&mut self, op: impl Into<Op>, operands: &[Tensor]) -> Option<Tensor> {
+    pub(super) fn op(&mut self, op: impl Into<Op>, operands: &[Tensor]) -> Option<Tensor> {
         let results = self.made.graph.op(op, operands);
         let first = results.as_ref().ok().and_then(|results| results.first().copied());
         self.take_all(results);

@@ -1,22 +1,27 @@
 //! Every case of every op that has a CUDA kernel, launched directly on the engine, without a driver.
 //!
-//! Each case runs in fast mode with three schedules and in check mode; names are `mode/op/case`. Where the op lets a
+//! Each case runs in fast mode with three schedules and in check mode, in every form that covers it; names are
+//! `mode/op/case`, or `mode/op:form/case` for forms that are not the default. Where the op lets a
 //! result take an operand's memory, the case runs once more that way, and must give the same bits.
 
 mod support;
 
 use cuda::engine::{Engine, Mode};
 use libtest_mimic::{Arguments, Failed, Trial};
+use ssmgraph_kernels::Forms;
+use ssmgraph_kernels::cuda::variant_for;
 use ssmgraph_ops::case::Values;
 use ssmgraph_ops::{
     Case, DType, GetRows, HostTensor, Layout, Op, OpKind, SetRows, SsmConvStep, Storage, Tolerance,
 };
 use std::error::Error;
 use std::sync::Arc;
-use support::{Device, compute, compute_in};
+use support::{Device, compute, compute_as, compute_in};
 
 /// A check-mode case costs far more; larger ones run in fast mode only.
 const CHECKED_ELEMENTS_MAX: usize = 200_000;
+/// The same for forms that are not the default, of which some meet at many barriers.
+const CHECKED_FORM_ELEMENTS_MAX: usize = 20_000;
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -37,9 +42,18 @@ fn main() {
                 if *mode == "check" && elements > CHECKED_ELEMENTS_MAX {
                     continue;
                 }
-                let name = format!("{mode}/{}/{}", case.op.name(), case.name);
-                let (engine, case) = (engine.clone(), case.clone());
-                trials.push(Trial::test(name, move || run_case(&engine, &case)));
+                let named = |form: String| format!("{mode}/{}{form}/{}", case.op.name(), case.name);
+                let (engine_of, case_of) = (engine.clone(), case.clone());
+                trials.push(Trial::test(named(String::new()), move || run_case(&engine_of, &case_of)));
+                for form in kernel.variants().iter().skip(1) {
+                    let forms = Forms::Named(form.name);
+                    let checked = *mode != "check" || elements <= CHECKED_FORM_ELEMENTS_MAX;
+                    if checked && variant_for(kernel, forms, &layouts).is_ok() {
+                        let (engine, case) = (engine.clone(), case.clone());
+                        let run = move || run_form(&engine, forms, &case).map(|_| ());
+                        trials.push(Trial::test(named(format!(":{}", form.name)), run));
+                    }
+                }
             }
         }
     }
@@ -56,10 +70,21 @@ fn main() {
 }
 
 fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
+    let first = Some(run_form(engine, Forms::default(), case)?);
+    for operand in reusable(case)? {
+        if first != Some(compute(engine, &case.op, &case.inputs, 0, Some(operand)).map_err(text)?) {
+            return Err(format!("other bits in the memory of operand {operand}").into());
+        }
+    }
+    Ok(())
+}
+
+/// The results of a case in some form, the same under three schedules.
+fn run_form(engine: &Engine, forms: Forms, case: &Case) -> Result<Vec<HostTensor>, Failed> {
     let expected = case.expected()?;
     let mut first: Option<Vec<HostTensor>> = None;
     for seed in [0, 1, 2] {
-        let got = compute(engine, &case.op, &case.inputs, seed, None).map_err(text)?;
+        let got = compute_as(engine, forms, &case.op, &case.inputs, seed, None).map_err(text)?;
         for (index, (got, want)) in got.iter().zip(&expected).enumerate() {
             if let Some(mismatch) = case.tolerance.mismatch(got, want) {
                 return Err(format!("{} {mismatch} (seed {seed})", case.op.result_name(index)).into());
@@ -71,12 +96,7 @@ fn run_case(engine: &Engine, case: &Case) -> Result<(), Failed> {
             Some(_) => {}
         }
     }
-    for operand in reusable(case)? {
-        if first != Some(compute(engine, &case.op, &case.inputs, 0, Some(operand)).map_err(text)?) {
-            return Err(format!("other bits in the memory of operand {operand}").into());
-        }
-    }
-    Ok(())
+    first.ok_or_else(|| "nothing ran".into())
 }
 
 /// Operands whose memory result 0 may take, and fits.
@@ -124,7 +144,7 @@ fn run_stranger(engine: &Engine, case: &Case) -> Result<(), Failed> {
     for seed in [0, 1, 2] {
         let memory: Vec<Device> = case.inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
         let layouts: Vec<Layout> = case.inputs.iter().map(|tensor| *tensor.layout()).collect();
-        let outcome = compute_in(engine, &case.op, &layouts, seed, None, &memory);
+        let outcome = compute_in(engine, Forms::default(), &case.op, &layouts, seed, None, &memory);
         let got = outcome.err().map(|error| error.to_string());
         if got.as_ref() != Some(&expected) {
             return Err(format!("got {got:?}, expected {expected}").into());

@@ -4,6 +4,7 @@
 mod support;
 
 use cuda::engine::{Engine, Mode};
+use ssmgraph_kernels::Forms;
 use ssmgraph_ops::case::{Arrangement, Values, fill};
 use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::{
@@ -480,9 +481,20 @@ impl Delta {
         Delta { operands, ids, tokens, grouping }
     }
 
-    fn run(&self, snapshots: usize, seed: u32) -> Vec<HostTensor> {
+    fn run(&self, form: &'static str, snapshots: usize, seed: u32) -> Vec<HostTensor> {
         let inputs: Vec<HostTensor> = self.operands.iter().cloned().chain([ids(&self.ids)]).collect();
-        run(GatedDeltaNet { grouping: self.grouping, snapshots }, &inputs, seed)
+        let op = GatedDeltaNet { grouping: self.grouping, snapshots }.into();
+        support::compute_as(&ENGINE, Forms::Named(form), &op, &inputs, seed, None)
+            .unwrap_or_else(|error| panic!("{form}: {error}"))
+    }
+
+    /// The forms to try: each obeys the laws among its own results. Those of a block a row are slow to emulate.
+    fn forms(&self, seed: u32) -> &'static [&'static str] {
+        match (self.operands[0].ne()[0], seed % 4) {
+            (257.., _) => &["warp_tree"],
+            (_, 0) => &["warp_tree", "one_pass", "shared_tree", "unrolled_tree"],
+            _ => &["warp_tree", "one_pass"],
+        }
     }
 
     /// The same with `count` places of an axis of all operands but the state; other start rows.
@@ -498,28 +510,46 @@ impl Delta {
     }
 }
 
+impl Delta {
+    fn assert_steps(&self, form: &'static str, snapshots: usize, seed: u32) {
+        let what = format!("{form}: {}", self.text());
+        let all = self.run(form, snapshots, seed);
+        let mut step = self.cut(2, 0, 1, self.ids.clone());
+        for token in 0..self.tokens {
+            let one = step.run(form, 1, 0);
+            same(&one[0], &piece(&all[0], 2, token, 1), &format!("{what}y of token {token}"));
+            let back = self.tokens - 1 - token;
+            if let Some(kept) = all.get(1 + back) {
+                same(&one[1], kept, &format!("{what}state {back} tokens back"));
+            }
+            if token + 1 < self.tokens {
+                step = self.cut(2, token + 1, 1, (0..self.ids.len() as i32).collect());
+                step.operands[0] = one[1].clone();
+            }
+        }
+    }
+
+    fn assert_alone(&self, form: &'static str, snapshots: usize, seed: u32) {
+        let all = self.run(form, snapshots, seed);
+        for sequence in 0..self.ids.len() {
+            let alone = self.cut(3, sequence, 1, vec![self.ids[sequence]]).run(form, snapshots, 0);
+            assert_eq!(alone.len(), all.len());
+            for (alone, all) in alone.iter().zip(&all) {
+                let what = format!("{form}: {}sequence {sequence}", self.text());
+                same(alone, &piece(all, 3, sequence, 1), &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn delta_nets_of_tokens_are_the_same_step_by_step() {
     for seed in 0..SHAPES {
         let mut values = Values::new(500 + u64::from(seed));
         let delta = Delta::random(&mut values);
-        let what = delta.text();
         // More than one launch writes, as often as not.
         let snapshots = 1 + values.below(20);
-        let all = delta.run(snapshots, seed);
-        let mut step = delta.cut(2, 0, 1, delta.ids.clone());
-        for token in 0..delta.tokens {
-            let one = step.run(1, 0);
-            same(&one[0], &piece(&all[0], 2, token, 1), &format!("{what}y of token {token}"));
-            let back = delta.tokens - 1 - token;
-            if let Some(kept) = all.get(1 + back) {
-                same(&one[1], kept, &format!("{what}state {back} tokens back"));
-            }
-            if token + 1 < delta.tokens {
-                step = delta.cut(2, token + 1, 1, (0..delta.ids.len() as i32).collect());
-                step.operands[0] = one[1].clone();
-            }
-        }
+        delta.forms(seed).iter().for_each(|form| delta.assert_steps(form, snapshots, seed));
     }
 }
 
@@ -529,14 +559,19 @@ fn delta_nets_of_a_sequence_are_the_same_alone() {
         let mut values = Values::new(600 + u64::from(seed));
         let delta = Delta::random(&mut values);
         let snapshots = 1 + values.below(12);
-        let all = delta.run(snapshots, seed);
-        for sequence in 0..delta.ids.len() {
-            let alone = delta.cut(3, sequence, 1, vec![delta.ids[sequence]]).run(snapshots, 0);
-            assert_eq!(alone.len(), all.len());
-            for (alone, all) in alone.iter().zip(&all) {
-                same(alone, &piece(all, 3, sequence, 1), &format!("{}sequence {sequence}", delta.text()));
-            }
+        delta.forms(seed).iter().for_each(|form| delta.assert_alone(form, snapshots, seed));
+    }
+}
+
+#[test]
+fn delta_nets_have_one_tree_whether_it_is_unrolled_or_not() {
+    for seed in 0..SHAPES / 2 {
+        let delta = Delta::random(&mut Values::new(900 + u64::from(seed)));
+        if delta.operands[0].ne()[0] > 256 {
+            continue;
         }
+        let [shared, unrolled] = ["shared_tree", "unrolled_tree"].map(|form| delta.run(form, 2, seed));
+        shared.iter().zip(&unrolled).for_each(|(a, b)| same(a, b, &delta.text()));
     }
 }
 
@@ -549,9 +584,11 @@ fn a_strength_of_zero_keeps_a_state_without_decay() {
             delta.operands[operand] = fill(*delta.operands[operand].layout(), |_| value);
         }
         let start = piece(&delta.operands[0], 3, 0, delta.ids.len());
-        let results = delta.run(1, seed);
-        same(&results[1], &start, &delta.text());
-        assert!(results[0].to_f64().iter().all(|y| y.is_finite()), "{}", delta.text());
+        for form in delta.forms(seed) {
+            let (results, what) = (delta.run(form, 1, seed), format!("{form}: {}", delta.text()));
+            same(&results[1], &start, &what);
+            assert!(results[0].to_f64().iter().all(|y| y.is_finite()), "{what}");
+        }
     }
 }
 
@@ -563,7 +600,9 @@ fn a_delta_net_names_the_first_id_outside_its_pool() {
     delta.ids[0] = -1;
     let inputs: Vec<HostTensor> = delta.operands.iter().cloned().chain([ids(&delta.ids)]).collect();
     let op = GatedDeltaNet { grouping: delta.grouping, snapshots: 3 }.into();
-    let error = support::compute(&ENGINE, &op, &inputs, 1, None).unwrap_err();
     let want = format!("gated_delta_net: ids[1, 0, 0] = {rows}, expected −1 or a row below {rows}");
-    assert_eq!(error.to_string(), want);
+    for form in delta.forms(0) {
+        let error = support::compute_as(&ENGINE, Forms::Named(form), &op, &inputs, 1, None).unwrap_err();
+        assert_eq!(error.to_string(), want, "{form}");
+    }
 }

@@ -18,7 +18,7 @@ pub use image::{HEADERS, IMAGES, Image};
 pub use params::Params;
 pub(crate) use quads::quad_form;
 
-use crate::Declined;
+use crate::{Declined, Forms, Variant};
 use smallvec::SmallVec;
 use ssmgraph_ops::shape::{checked_below, checked_row};
 use ssmgraph_ops::{Layout, OpError};
@@ -49,6 +49,8 @@ pub struct CudaCall<'a> {
     pub scratch: u64,
     /// Address of the call's fault record of [`FAULT_BYTES`], all zero at first; see [`Guard`].
     pub fault: u64,
+    /// The form that runs it: a place among the kernel's variants, 0 for a kernel of one form.
+    pub variant: usize,
 }
 
 /// A launch that may meet an id outside a table. It then fills the call's fault record (`raise` in
@@ -143,6 +145,14 @@ impl Launch {
     }
 }
 
+/// The form in which a kernel runs operands of these layouts: its place among [`CudaKernel::variants`].
+///
+/// Errors: the kernel or the form declines.
+pub fn variant_for(kernel: &dyn CudaKernel, forms: Forms, inputs: &[Layout]) -> Result<usize, Declined> {
+    kernel.supports(inputs)?;
+    forms.choose(kernel.variants(), |variant| kernel.covers(variant, inputs))
+}
+
 /// One op on CUDA. Implemented by the op's attribute struct.
 pub trait CudaKernel: Sync {
     /// Whether the kernel computes the right result for operands of these layouts, which the op's shape
@@ -151,7 +161,19 @@ pub trait CudaKernel: Sync {
     /// Errors: the reason why not.
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined>;
 
-    /// Scratch in device memory that a call needs, in bytes.
+    /// The forms of the kernel, the exact default first; none where there is only one.
+    fn variants(&self) -> &'static [Variant] {
+        &[]
+    }
+
+    /// Whether the form at this place of [`CudaKernel::variants`] computes a call that the kernel supports.
+    ///
+    /// Errors: the reason why not.
+    fn covers(&self, _variant: usize, _inputs: &[Layout]) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    /// Scratch in device memory that a call needs in whichever form, in bytes.
     fn scratch_bytes(&self, inputs: &[Layout], results: &[Layout]) -> usize;
 
     /// The launches of a call, in order; none where there is nothing to compute. The number and the entries

@@ -1,7 +1,9 @@
 // M = M * exp(g); delta = (v - M k) beta; M = M + delta k'; y = M q / sqrt(S): the gated delta rule, token after token.
 //
 // One update per token and one tree per sum, whatever the call's tokens, sequences and layout: a prompt equals single
-// steps to the bit. A row of M belongs to LANES lanes, lane l of them to its elements 4 (l + LANES m) .. + 3, which it
+// steps to the bit, in each form.
+//
+// Form `warp_tree`, the default. A row of M belongs to LANES lanes, lane l of them to its elements 4 (l + LANES m) .. + 3, which it
 // adds in order of m in four running sums; then an xor tree adds the lanes.
 //
 // Geometry. `rule` (S up to 256): a warp has 32 / LANES rows of a head, their states in registers through all tokens,
@@ -15,8 +17,13 @@
 // Limits: one token is bound by memory, two passes over the state. Long prompts of few sequences are bound by the
 // latency of the chain.
 //
-// Forms considered: y from the decayed state and delta times k q needs no second sum over the new state, but is
-// another sum, and the second one is hidden. The chunked form reassociates.
+// Other forms, up to S = 256, to compare with. `shared_tree`: a block a row, a thread an element, each sum a tree over
+// shared memory with a barrier per round. `unrolled_tree`: the same tree, to the bit, its last six rounds within each
+// warp. Both exact, both with more instructions and barriers on the chain. `one_pass`: as warp_tree, but
+// y = scale (sum of decayed q + delta (k q)), so that one exchange adds the lanes of both sums over the decayed state;
+// in exchange k q is a third sum, off the chain. It reassociates, so it is for Numerics::Fast.
+//
+// Not here: the chunked form, which reassociates further.
 #include "../shared/ids.cuh"
 #include "../shared/row_quads.cuh"
 
@@ -117,9 +124,9 @@ __device__ __forceinline__ void store_share(float* row, int quads, int l, int si
         store_quad((char*)row, F32, quads ? QUADS_F32 : BY_STRIDE, 4 * (l + LANES * m), size, values[m]);
 }
 
-// The products of two shares, added over the lanes of a row.
-template <int LANES, int QUADS>
-__device__ __forceinline__ float row_product(const float4 (&a)[QUADS], const float4 (&b)[QUADS]) {
+// The products of two shares, added.
+template <int QUADS>
+__device__ __forceinline__ float share_product(const float4 (&a)[QUADS], const float4 (&b)[QUADS]) {
     float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int m = 0; m < QUADS; m++) {
@@ -128,10 +135,29 @@ __device__ __forceinline__ float row_product(const float4 (&a)[QUADS], const flo
         sums.z = fmaf(a[m].z, b[m].z, sums.z);
         sums.w = fmaf(a[m].w, b[m].w, sums.w);
     }
-    float sum = (sums.x + sums.y) + (sums.z + sums.w);
+    return (sums.x + sums.y) + (sums.z + sums.w);
+}
+
+// The products of two shares, added over the lanes of a row.
+template <int LANES, int QUADS>
+__device__ __forceinline__ float row_product(const float4 (&a)[QUADS], const float4 (&b)[QUADS]) {
+    float sum = share_product<QUADS>(a, b);
 #pragma unroll
     for (int offset = LANES / 2; offset > 0; offset >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
     return sum;
+}
+
+// Adds a and b over the lanes of a row in one exchange: after the first round the lower lanes go on with a, the upper
+// ones with b, and at the end each half gets the other's sum.
+template <int LANES> __device__ __forceinline__ void add_both(float& a, float& b) {
+    bool upper = threadIdx.x & LANES / 2;
+    float own = upper ? b : a, other = upper ? a : b;
+    own += __shfl_xor_sync(ALL_LANES, other, LANES / 2);
+#pragma unroll
+    for (int offset = LANES / 4; offset > 0; offset >>= 1) own += __shfl_xor_sync(ALL_LANES, own, offset);
+    other = __shfl_xor_sync(ALL_LANES, own, LANES / 2);
+    a = upper ? other : own;
+    b = upper ? own : other;
 }
 
 // What the rows of a head need of a token, and their own v.
@@ -181,7 +207,36 @@ __device__ __forceinline__ void write(float4 (&state)[QUADS], const float4 (&key
     }
 }
 
-template <int LANES, int QUADS, bool VECTOR> __device__ __forceinline__ void rule(const GatedDeltaNetParams& p) {
+// One token of a row, in two sums one after the other; y before its scale. A strength of 0, which is the same for all
+// lanes of a warp, writes nothing, whatever key and value hold.
+template <int LANES, int QUADS, bool VECTOR>
+__device__ __forceinline__ float step(float4 (&state)[QUADS], const Token<QUADS, VECTOR>& token) {
+    decay<QUADS, VECTOR>(state, token);
+    if (token.beta != 0.0f) {
+        float prediction = row_product<LANES, QUADS>(state, token.key);
+        write<QUADS>(state, token.key, (token.v - prediction) * token.beta);
+    }
+    return row_product<LANES, QUADS>(state, token.query);
+}
+
+// As `step`, with both sums over the decayed state.
+template <int LANES, int QUADS, bool VECTOR>
+__device__ __forceinline__ float step_one_pass(float4 (&state)[QUADS], const Token<QUADS, VECTOR>& token) {
+    float key_query = row_product<LANES, QUADS>(token.key, token.query);
+    decay<QUADS, VECTOR>(state, token);
+    float prediction = share_product<QUADS>(state, token.key);
+    float sum = share_product<QUADS>(state, token.query);
+    add_both<LANES>(prediction, sum);
+    if (token.beta != 0.0f) {
+        float delta = (token.v - prediction) * token.beta;
+        write<QUADS>(state, token.key, delta);
+        sum = fmaf(delta, key_query, sum);
+    }
+    return sum;
+}
+
+template <int LANES, int QUADS, bool VECTOR, bool ONE_PASS = false>
+__device__ __forceinline__ void rule(const GatedDeltaNetParams& p) {
     if (!ids_hold(p)) return;
     constexpr int ROWS = WARP / LANES;
     int l = threadIdx.x % LANES;
@@ -224,13 +279,8 @@ template <int LANES, int QUADS, bool VECTOR> __device__ __forceinline__ void rul
         cursor.beta += more ? p.beta.nb[2] : 0;
         Token<QUADS, VECTOR> next;
         load_token<LANES, QUADS, VECTOR>(p, cursor, l, size, next);
-        decay<QUADS, VECTOR>(state, token);
-        // The same for all lanes of a warp. A strength of 0 writes nothing, whatever key and value hold.
-        if (token.beta != 0.0f) {
-            float prediction = row_product<LANES, QUADS>(state, token.key);
-            write<QUADS>(state, token.key, (token.v - prediction) * token.beta);
-        }
-        float sum = row_product<LANES, QUADS>(state, token.query);
+        float sum = ONE_PASS ? step_one_pass<LANES, QUADS, VECTOR>(state, token)
+                             : step<LANES, QUADS, VECTOR>(state, token);
         if (writes_y) *y = sum * p.scale;
         y += y_step;
         if (valid && is_snapshot(p, number))
@@ -266,6 +316,134 @@ extern "C" __global__ void __launch_bounds__(128) gated_delta_net_192_vector(Gat
 }
 extern "C" __global__ void __launch_bounds__(128) gated_delta_net_256_vector(GatedDeltaNetParams p) {
     rule<16, 4, true>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_16_one_pass(GatedDeltaNetParams p) {
+    rule<4, 1, false, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_64_one_pass(GatedDeltaNetParams p) {
+    rule<8, 2, false, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128_one_pass(GatedDeltaNetParams p) {
+    rule<8, 4, false, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_256_one_pass(GatedDeltaNetParams p) {
+    rule<16, 4, false, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_16_vector_one_pass(GatedDeltaNetParams p) {
+    rule<4, 1, true, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_64_vector_one_pass(GatedDeltaNetParams p) {
+    rule<8, 2, true, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128_vector_one_pass(GatedDeltaNetParams p) {
+    rule<8, 4, true, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_256_vector_one_pass(GatedDeltaNetParams p) {
+    rule<16, 4, true, true>(p);
+}
+
+// ---- A block a row, a thread an element.
+// The sum of all threads' values, in every thread, or in those of the first warp alone. `places` has THREADS places and
+// may be used again once the block has met after this. Always the same tree: element t and t + offset, the offset
+// halving. With SHUFFLED, the rounds from offset 32 on are done by each warp for itself.
+template <int THREADS, bool SHUFFLED, bool EVERYWHERE>
+__device__ __forceinline__ float tree_sum(float value, float* places) {
+    constexpr int LAST = SHUFFLED ? WARP : 0;
+    int t = threadIdx.x;
+    places[t] = value;
+#pragma unroll
+    for (int offset = THREADS / 2; offset > LAST; offset >>= 1) {
+        __syncthreads();
+        if (t < offset) places[t] += places[t + offset];
+    }
+    // The first thread has written the sum itself.
+    if (SHUFFLED || EVERYWHERE) __syncthreads();
+    if constexpr (SHUFFLED) {
+        if (!EVERYWHERE && t >= WARP) return 0.0f;
+        return warp_sum(places[t % WARP] + places[t % WARP + WARP]);
+    }
+    return EVERYWHERE || t == 0 ? places[0] : 0.0f;
+}
+
+// What an element needs of a token.
+struct Element {
+    float key, query, gate, v, beta;
+};
+
+__device__ __forceinline__ Element load_element(const Cursor& at, bool inside) {
+    Element element{};
+    if (inside) {
+        element.key = *(const float*)at.k;
+        element.query = *(const float*)at.q;
+        element.gate = *(const float*)at.g;
+    }
+    element.v = *(const float*)at.v;
+    element.beta = *(const float*)at.beta;
+    return element;
+}
+
+template <int THREADS, bool SHUFFLED> __device__ __forceinline__ void tree_rule(const GatedDeltaNetParams& p) {
+    // Two, so that a tree may begin while a slow thread ends the one before.
+    __shared__ float for_prediction[THREADS], for_y[THREADS];
+    if (!ids_hold(p)) return;
+    i64 size = p.v.ne[0], i = threadIdx.x;
+    if (blockIdx.x >= size * p.v.ne[1] * p.v.ne[3]) return;
+    Place at = place_at(p, blockIdx.x, size);
+    bool inside = i < size;
+    const char* start = start_of(p, at);
+    float state = inside && start != nullptr ? *(const float*)(start + i * p.state.nb[0]) : 0.0f;
+    i64 place = packed_row(p, at) + i;
+    if (p.first == p.end) {
+        if (inside) snapshot(p, p.snapshot_first)[place] = state;
+        return;
+    }
+    Cursor cursor;
+    cursor.q = token_row(p.q, at.key_head, p.first, at.sequence) + i * p.q.nb[0];
+    cursor.k = token_row(p.k, at.key_head, p.first, at.sequence) + i * p.k.nb[0];
+    cursor.v = token_row(p.v, at.head, p.first, at.sequence) + at.row * p.v.nb[0];
+    cursor.g = token_row(p.g, at.head, p.first, at.sequence) + (p.g.ne[0] == 1 ? 0 : i * p.g.nb[0]);
+    cursor.beta = token_row(p.beta, at.head, p.first, at.sequence);
+    float* y = y_at(p, at, p.first);
+    i64 y_step = p.v.ne[1] * size;
+    Element token = load_element(cursor, inside);
+    for (i64 number = p.first; number < p.end; number++) {
+        bool more = number + 1 < p.end;
+        cursor.q += more ? p.q.nb[2] : 0;
+        cursor.k += more ? p.k.nb[2] : 0;
+        cursor.v += more ? p.v.nb[2] : 0;
+        cursor.g += more ? p.g.nb[2] : 0;
+        cursor.beta += more ? p.beta.nb[2] : 0;
+        Element next = load_element(cursor, inside);
+        state *= decay_of(token.gate);
+        float prediction = tree_sum<THREADS, SHUFFLED, true>(state * token.key, for_prediction);
+        float delta = (token.v - prediction) * token.beta;
+        if (token.beta != 0.0f) state = fmaf(token.key, delta, state);
+        float sum = tree_sum<THREADS, SHUFFLED, false>(state * token.query, for_y);
+        if (i == 0) *y = sum * p.scale;
+        y += y_step;
+        if (inside && is_snapshot(p, number)) snapshot(p, number)[place] = state;
+        token = next;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(64) gated_delta_net_64_shared_tree(GatedDeltaNetParams p) {
+    tree_rule<64, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128_shared_tree(GatedDeltaNetParams p) {
+    tree_rule<128, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(256) gated_delta_net_256_shared_tree(GatedDeltaNetParams p) {
+    tree_rule<256, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(64) gated_delta_net_64_unrolled_tree(GatedDeltaNetParams p) {
+    tree_rule<64, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) gated_delta_net_128_unrolled_tree(GatedDeltaNetParams p) {
+    tree_rule<128, true>(p);
+}
+extern "C" __global__ void __launch_bounds__(256) gated_delta_net_256_unrolled_tree(GatedDeltaNetParams p) {
+    tree_rule<256, true>(p);
 }
 
 // ---- Any size: a warp a row, element i of lane i mod 32, the state in the last snapshot's memory, where each lane

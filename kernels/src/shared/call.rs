@@ -49,6 +49,8 @@ pub struct Call {
     pub results: Vec<Out>,
     /// Scratch as large as the kernel asked for.
     pub shared: Shared,
+    /// The form that runs it: a place among the kernel's variants, 0 for a kernel of one form.
+    pub variant: usize,
 }
 
 // SAFETY: the pointers reach memory whose locks the running program holds; workers write disjoint parts,
@@ -116,6 +118,23 @@ impl In {
         // SAFETY: the row is inside the span, packed, and of this type; layouts keep rows aligned. Nobody
         // writes it during the call, by the rule on `In`.
         Some(unsafe { slice::from_raw_parts(self.at(0, row).cast(), self.layout.ne[0]) })
+    }
+
+    /// `count` rows of packed `f32` that follow each other along axis 1 without gaps, as one slice; `None` for
+    /// others. Not for operands whose memory a result takes over.
+    pub fn f32_rows(&self, first: Row, count: usize) -> Option<&[f32]> {
+        let size = self.layout.ne[0];
+        let packed = self.layout.dtype == DType::F32 && self.layout.rows_packed();
+        if !packed || (count > 1 && self.layout.nb[1] != size * size_of::<f32>()) {
+            return None;
+        }
+        if size == 0 || count == 0 {
+            return Some(&[]);
+        }
+        assert!(count <= self.layout.ne[1] && first[0] <= self.layout.ne[1] - count, "outside the tensor");
+        // SAFETY: the rows are inside the span, packed and without gaps; layouts keep them aligned. Nobody writes
+        // them during the call, by the rule on `In`.
+        Some(unsafe { slice::from_raw_parts(self.at(0, first).cast(), count * size) })
     }
 
     /// The bytes of a row whose blocks (elements of plain types) are packed. Not for operands whose memory a
@@ -283,6 +302,25 @@ impl Out {
         }
         // SAFETY: inside the span, aligned, and unshared by the function's contract.
         unsafe { slice::from_raw_parts_mut(self.at(elements.start, row).cast(), elements.len()) }
+    }
+
+    /// `count` rows of packed `f32` that follow each other along axis 1 without gaps, as one slice.
+    ///
+    /// # Safety
+    /// As [`Out::f32_row`].
+    #[expect(clippy::mut_from_ref, reason = "workers share a result and write disjoint parts of it")]
+    pub unsafe fn f32_rows(&self, first: Row, count: usize) -> Option<&mut [f32]> {
+        let size = self.layout.ne[0];
+        let packed = self.layout.dtype == DType::F32 && self.layout.rows_packed();
+        if !packed || (count > 1 && self.layout.nb[1] != size * size_of::<f32>()) {
+            return None;
+        }
+        if size == 0 || count == 0 {
+            return Some(&mut []);
+        }
+        assert!(count <= self.layout.ne[1] && first[0] <= self.layout.ne[1] - count, "outside the tensor");
+        // SAFETY: inside the span, aligned and without gaps; unshared by the function's contract.
+        Some(unsafe { slice::from_raw_parts_mut(self.at(0, first).cast(), count * size) })
     }
 
     /// The bytes of blocks (elements of plain types) of a packed row.

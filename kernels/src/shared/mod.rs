@@ -7,5 +7,6 @@ pub mod copy;
 pub mod math;
 pub mod order;
 pub mod pool;
+pub mod prefetch;
 pub mod reduce;
 pub mod simd;

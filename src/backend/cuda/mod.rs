@@ -16,12 +16,16 @@ mod replay;
 
 pub use driver::{CudaError, DeviceInfo};
 
-use super::{Backend, BackendError, Buffer, Declined, Numerics, Program, SharedBytes, Step, check_range};
+use super::{
+    Backend, BackendError, Buffer, Declined, Forms, Numerics, Program, SharedBytes, Step, Variant,
+    check_range,
+};
 use driver::{Context, DeviceMemory};
 use memory::{Copies, CudaBuffer, Pool, lock};
 use modules::Modules;
 use program::CudaProgram;
 use replay::Executables;
+use ssmgraph_kernels::cuda::variant_for;
 use ssmgraph_kernels::cuda_kernel;
 use ssmgraph_ops::{Layout, Op};
 use std::ops::Range;
@@ -34,7 +38,7 @@ const CAPABILITY_MIN: (u32, u32) = (7, 0);
 #[derive(Clone)]
 pub struct CudaBackend {
     device: Arc<Device>,
-    numerics: Numerics,
+    forms: Forms,
 }
 
 /// A device with everything that its programs share.
@@ -79,7 +83,7 @@ impl CudaBackend {
             pool: Mutex::default(),
             executables: Mutex::default(),
         };
-        Ok(CudaBackend { device: Arc::new(device), numerics: Numerics::Exact })
+        Ok(CudaBackend { device: Arc::new(device), forms: Forms::default() })
     }
 
     /// How many devices this machine has; 0 without a driver. Opens none of them.
@@ -102,10 +106,16 @@ impl CudaBackend {
         (0..CudaBackend::count()?).map(CudaBackend::new).collect()
     }
 
-    /// The same device with other numerics. `Fast` takes matrix products of `f32` weights with many tokens to
-    /// cuBLAS where that is installed.
+    /// The same device with other numerics. `Fast` runs the fast form of each kernel that has one, and takes
+    /// matrix products of `f32` weights with many tokens to cuBLAS where that is installed.
     pub fn with_numerics(self, numerics: Numerics) -> CudaBackend {
-        CudaBackend { numerics, ..self }
+        CudaBackend { forms: Forms::Of(numerics), ..self }
+    }
+
+    /// The same device, running each kernel of several forms in the one with this name. Ops whose kernel lacks
+    /// it, or calls that it does not cover, are declined.
+    pub fn with_variant(self, name: &'static str) -> CudaBackend {
+        CudaBackend { forms: Forms::Named(name), ..self }
     }
 
     /// What the device is.
@@ -143,9 +153,21 @@ impl Backend for CudaBackend {
     }
 
     fn supports(&self, op: &Op, inputs: &[Layout]) -> Result<(), Declined> {
-        cuda_kernel(op)
-            .ok_or_else(|| Declined("there is no CUDA kernel for this op".into()))?
-            .supports(inputs)
+        let kernel = cuda_kernel(op).ok_or_else(|| Declined("there is no CUDA kernel for this op".into()))?;
+        variant_for(kernel, self.forms, inputs).map(|_| ())
+    }
+
+    fn variant(&self, op: &Op, inputs: &[Layout]) -> Option<&'static Variant> {
+        let kernel = cuda_kernel(op)?;
+        kernel.variants().get(variant_for(kernel, self.forms, inputs).ok()?)
+    }
+
+    fn variants(&self, op: &Op) -> &'static [Variant] {
+        cuda_kernel(op).map_or(&[], |kernel| kernel.variants())
+    }
+
+    fn in_variant(&self, name: &'static str) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(self.clone().with_variant(name)))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Buffer>, BackendError> {
@@ -165,7 +187,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(CudaProgram::new(&self.device, &steps, self.numerics)?))
+        Ok(Box::new(CudaProgram::new(&self.device, &steps, self.forms)?))
     }
 }
 

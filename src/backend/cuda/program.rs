@@ -5,9 +5,11 @@ use super::driver::{CudaError, Function, Pinned, Stream};
 use super::memory::{Block, CudaBuffer, lock};
 use super::replay::{Replay, Topology};
 use super::{Device, backend_error};
-use crate::backend::{BackendError, Buffer, Numerics, Observer, Program, Slice, Step};
+use crate::backend::{BackendError, Buffer, Forms, Observer, Program, Slice, Step};
 use smallvec::SmallVec;
-use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, Guard, Launch};
+use ssmgraph_kernels::cuda::{
+    CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, Guard, Launch, variant_for,
+};
 use ssmgraph_kernels::{Extent, check_call, cuda_kernel};
 use ssmgraph_ops::{Layout, Op};
 use std::collections::BTreeMap;
@@ -148,13 +150,15 @@ impl Faults {
 struct Placed<'a> {
     op: &'a Op,
     kernel: &'a dyn CudaKernel,
+    variant: usize,
     inputs: Vec<DeviceTensor>,
     results: Vec<DeviceTensor>,
 }
 
 impl Placed<'_> {
     fn launches(&self, scratch: u64, fault: u64) -> Vec<Launch> {
-        let call = CudaCall { inputs: &self.inputs, results: &self.results, scratch, fault };
+        let call =
+            CudaCall { inputs: &self.inputs, results: &self.results, scratch, fault, variant: self.variant };
         self.kernel.launches(&call)
     }
 
@@ -172,13 +176,9 @@ impl CudaProgram {
     /// Prepares steps: everything is allocated and loaded here, so that runs do neither.
     ///
     /// Errors: a step that is not sound or has no kernel, memory that is refused, the driver's.
-    pub fn new(
-        device: &Arc<Device>,
-        steps: &[Step],
-        numerics: Numerics,
-    ) -> Result<CudaProgram, BackendError> {
+    pub fn new(device: &Arc<Device>, steps: &[Step], forms: Forms) -> Result<CudaProgram, BackendError> {
         let placed =
-            steps.iter().map(|step| place(device, step)).collect::<Result<Vec<_>, BackendError>>()?;
+            steps.iter().map(|step| place(device, step, forms)).collect::<Result<Vec<_>, BackendError>>()?;
         let cuda = |error| backend_error(&device.name, error, 0);
         device.context.enter().map_err(cuda)?;
         let scratch_bytes = placed.iter().map(Placed::scratch_bytes).max().unwrap_or(0);
@@ -186,10 +186,7 @@ impl CudaProgram {
             .map_err(|error| backend_error(&device.name, error, scratch_bytes))?;
         let stream = Stream::new(&device.context).map_err(cuda)?;
         let faults = Faults::new(device, &stream, &placed).map_err(cuda)?;
-        let blas = match numerics {
-            Numerics::Exact => None,
-            Numerics::Fast => Blas::new(device, &stream).map_err(cuda)?,
-        };
+        let blas = if forms.is_fast() { Blas::new(device, &stream).map_err(cuda)? } else { None };
         let (mut work, mut ranges) = (Vec::new(), Vec::new());
         for (index, step) in placed.iter().enumerate() {
             let start = work.len();
@@ -344,7 +341,7 @@ impl Drop for CudaProgram {
 }
 
 /// A step with its addresses, checked.
-fn place<'a>(device: &Arc<Device>, step: &'a Step) -> Result<Placed<'a>, BackendError> {
+fn place<'a>(device: &Arc<Device>, step: &'a Step, forms: Forms) -> Result<Placed<'a>, BackendError> {
     let refused = |what: String| device.other(format!("{}: {what}", step.op.name()));
     let located =
         |slices: &[Slice]| slices.iter().map(|slice| locate(device, slice)).collect::<Result<Vec<_>, _>>();
@@ -353,7 +350,7 @@ fn place<'a>(device: &Arc<Device>, step: &'a Step) -> Result<Placed<'a>, Backend
     let kernel =
         cuda_kernel(&step.op).ok_or_else(|| refused("there is no CUDA kernel for this op".into()))?;
     let layouts: Vec<Layout> = inputs.iter().map(|extent| extent.layout).collect();
-    kernel.supports(&layouts).map_err(|reason| refused(reason.to_string()))?;
+    let variant = variant_for(kernel, forms, &layouts).map_err(|reason| refused(reason.to_string()))?;
     // Some kernels write results packed as the op's shape rule lays them out.
     let expected = step.op.infer(&layouts).map_err(BackendError::Op)?;
     if results.iter().zip(&expected).any(|(result, expected)| result.layout != *expected) {
@@ -366,7 +363,7 @@ fn place<'a>(device: &Arc<Device>, step: &'a Step) -> Result<Placed<'a>, Backend
         };
         extents.into_iter().map(tensor).collect()
     };
-    Ok(Placed { op: &step.op, kernel, inputs: tensors(inputs), results: tensors(results) })
+    Ok(Placed { op: &step.op, kernel, variant, inputs: tensors(inputs), results: tensors(results) })
 }
 
 /// Where a slice lies on the device.

@@ -3,7 +3,7 @@
 mod device_memory;
 mod shapes;
 
-use super::model::{self, ThreadArgs};
+use super::model::{self, NumericsArgs, ThreadArgs};
 use super::progress::Progress;
 use super::test::kinds;
 use super::text::{Spread, Style, table};
@@ -11,7 +11,7 @@ use super::{Failure, Out, Outcome, bandwidth};
 use device_memory::DeviceMemory;
 use shapes::Workload;
 use ssmgraph::backend::{Backend, Devices};
-use ssmgraph::ops::{HostTensor, OpKind};
+use ssmgraph::ops::{HostTensor, Layout, Op, OpKind};
 use ssmgraph::{Graph, Session};
 use std::io::Write;
 use std::sync::Arc;
@@ -36,6 +36,11 @@ pub struct Args {
     backend: Vec<String>,
     #[command(flatten)]
     threads: ThreadArgs,
+    #[command(flatten)]
+    numerics: NumericsArgs,
+    /// Forms to measure of the ops that have several, by name, or all [default: the one of --numerics]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    variant: Vec<String>,
     /// Another library to measure beside
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
@@ -49,13 +54,21 @@ struct Row {
     backend: String,
     op: &'static str,
     shape: String,
+    /// The form, of an op that has several.
+    variant: Option<&'static str>,
     /// Bytes that must move: operands once, results once.
     bytes: usize,
-    hot_seconds: Spread,
-    cold_seconds: Spread,
+    /// `None` where the form that was asked for does not do the shape.
+    times: Option<Times>,
     declined: Option<String>,
     /// What the memory it ran on can do, in bytes per second.
     memory: f64,
+}
+
+/// How long runs took.
+struct Times {
+    hot_seconds: Spread,
+    cold_seconds: Spread,
 }
 
 /// The memory that a backend works in.
@@ -110,16 +123,19 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     if let Some(peer) = &args.peer {
         return Err(Failure::Call(format!("--peer {peer}: this program has no peer built in yet")));
     }
-    let backends = model::backends(&args.backend, args.threads)?;
+    let backends = model::backends(&args.backend, args.threads, args.numerics)?;
     let chosen = kinds(&args.op)?;
     let chosen = if chosen.is_empty() { OpKind::ALL.to_vec() } else { chosen };
+    let wanted = Wanted::of(&args.variant, &backends, &chosen)?;
     let (mut rows, mut memories) = (Vec::new(), Vec::new());
     for backend in &backends {
         let mut memory = Memory::of(backend, args.threads.cpu().threads())?;
         memories.push(memory.describe(backend.name()));
         for workload in chosen.iter().flat_map(|kind| shapes::of(*kind)) {
             let _progress = Progress::start(format!("{} on {}", workload.op.name(), backend.name()));
-            rows.push(measure(backend, &workload, &mut memory)?);
+            for form in wanted.forms(backend, &workload.op) {
+                rows.push(measure(backend, form, &workload, &mut memory)?);
+            }
         }
     }
     match args.json {
@@ -128,7 +144,88 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     }
 }
 
-fn measure(backend: &Arc<dyn Backend>, workload: &Workload, memory: &mut Memory) -> Outcome<Row> {
+/// Which forms to measure.
+enum Wanted {
+    /// The one that the backend chooses.
+    Chosen,
+    /// All that an op has.
+    All,
+    /// Those with these names.
+    Named(Vec<String>),
+}
+
+impl Wanted {
+    /// Errors: a name that no op of these has on any of these backends.
+    fn of(names: &[String], backends: &[Arc<dyn Backend>], kinds: &[OpKind]) -> Outcome<Wanted> {
+        if names.is_empty() {
+            return Ok(Wanted::Chosen);
+        }
+        if names.iter().any(|name| name == "all") {
+            return Ok(Wanted::All);
+        }
+        let mut known: Vec<&str> = Vec::new();
+        for workload in kinds.iter().flat_map(|kind| shapes::of(*kind)) {
+            let forms = backends.iter().flat_map(|backend| backend.variants(&workload.op));
+            known.extend(forms.map(|form| form.name));
+        }
+        known.sort_unstable();
+        known.dedup();
+        match names.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(Wanted::Named(names.to_vec())),
+            Some(name) if known.is_empty() => {
+                Err(Failure::Call(format!("there is no form \"{name}\": these ops have one form each")))
+            }
+            Some(name) => {
+                let known = known.join(", ");
+                Err(Failure::Call(format!("there is no form \"{name}\", expected all or some of {known}")))
+            }
+        }
+    }
+
+    /// The forms of an op to measure by name; `None` for the one that the backend chooses.
+    fn forms(&self, backend: &Arc<dyn Backend>, op: &Op) -> Vec<Option<&'static str>> {
+        let names = backend.variants(op).iter().map(|form| form.name);
+        match self {
+            Wanted::Chosen => vec![None],
+            Wanted::All if backend.variants(op).is_empty() => vec![None],
+            Wanted::All => names.map(Some).collect(),
+            Wanted::Named(wanted) => {
+                names.filter(|name| wanted.iter().any(|one| one == name)).map(Some).collect()
+            }
+        }
+    }
+}
+
+/// Measures a workload in the form with this name, or in the one that the backend chooses.
+fn measure(
+    backend: &Arc<dyn Backend>,
+    form: Option<&'static str>,
+    workload: &Workload,
+    memory: &mut Memory,
+) -> Outcome<Row> {
+    let backend = form.and_then(|name| backend.in_variant(name)).unwrap_or_else(|| backend.clone());
+    let layouts: Vec<Layout> = workload.inputs.iter().map(|input| *input.layout()).collect();
+    let variant = form.or_else(|| backend.variant(&workload.op, &layouts).map(|form| form.name));
+    let (mut session, bytes) = session(&backend, workload)?;
+    let declined = session.report().fallbacks().next().map(|node| node.declined.join("; "));
+    let times = match form.is_some() && declined.is_some() {
+        true => None,
+        false => Some(time(&mut session, memory)?),
+    };
+    Ok(Row {
+        backend: backend.name().to_owned(),
+        op: workload.op.name(),
+        shape: workload.shape.clone(),
+        variant,
+        bytes,
+        times,
+        declined,
+        memory: memory.speed(),
+    })
+}
+
+/// A session with the operands set, and the bytes that a run must move.
+fn session(backend: &Arc<dyn Backend>, workload: &Workload) -> Outcome<(Session, usize)> {
     let mut graph = Graph::new();
     let mut operands = Vec::new();
     for (index, input) in workload.inputs.iter().enumerate() {
@@ -141,12 +238,16 @@ fn measure(backend: &Arc<dyn Backend>, workload: &Workload, memory: &mut Memory)
     }
     let result_bytes = results.iter().map(|&result| graph.layout(result).map(|layout| layout.span_bytes()));
     let result_bytes = result_bytes.sum::<Result<usize, _>>().map_err(Failure::wrong)?;
+    let operand_bytes: usize = workload.inputs.iter().map(HostTensor::layout).map(|l| l.span_bytes()).sum();
     let devices = Devices::new(vec![backend.clone()]);
     let mut session = Session::new(&graph, &devices).map_err(Failure::wrong)?;
     for (&operand, input) in operands.iter().zip(&workload.inputs) {
         session.set_tensor(operand, input).map_err(Failure::wrong)?;
     }
-    let declined = session.report().fallbacks().next().map(|node| node.declined.join("; "));
+    Ok((session, workload.bytes.unwrap_or(operand_bytes + result_bytes)))
+}
+
+fn time(session: &mut Session, memory: &mut Memory) -> Outcome<Times> {
     let mut once = || -> Outcome<f64> {
         let start = Instant::now();
         session.run().map_err(Failure::wrong)?;
@@ -162,23 +263,18 @@ fn measure(backend: &Arc<dyn Backend>, workload: &Workload, memory: &mut Memory)
         memory.flush()?;
         cold.push(once()?);
     }
-    let operand_bytes: usize = workload.inputs.iter().map(HostTensor::layout).map(|l| l.span_bytes()).sum();
-    Ok(Row {
-        backend: backend.name().to_owned(),
-        op: workload.op.name(),
-        shape: workload.shape.clone(),
-        bytes: workload.bytes.unwrap_or(operand_bytes + result_bytes),
-        hot_seconds: Spread::of(hot),
-        cold_seconds: Spread::of(cold),
-        declined,
-        memory: memory.speed(),
-    })
+    Ok(Times { hot_seconds: Spread::of(hot), cold_seconds: Spread::of(cold) })
 }
 
 fn print_table(rows: &[Row], memories: &[String], out: &mut Out<'_>) -> Outcome {
     let cells = |row: &Row| {
-        let mut cells = vec![row.op.to_owned(), row.shape.clone(), row.backend.clone()];
-        for spread in [row.hot_seconds, row.cold_seconds] {
+        let variant = row.variant.unwrap_or("-").to_owned();
+        let mut cells = vec![row.op.to_owned(), row.shape.clone(), row.backend.clone(), variant];
+        let Some(Times { hot_seconds, cold_seconds }) = &row.times else {
+            cells.extend(["declined", "-", "-", "declined", "-", "-"].map(str::to_owned));
+            return cells;
+        };
+        for spread in [hot_seconds, cold_seconds] {
             let speed = row.bytes as f64 / spread.median.max(f64::MIN_POSITIVE);
             cells.push(format!("{:.1}", spread.median * 1e6));
             cells.push(format!("{:.2}", speed / 1e9));
@@ -186,13 +282,16 @@ fn print_table(rows: &[Row], memories: &[String], out: &mut Out<'_>) -> Outcome 
         }
         cells
     };
-    let head = ["op", "shape", "backend", "hot µs", "GB/s", "of memory", "cold µs", "GB/s", "of memory"];
+    let head =
+        ["op", "shape", "backend", "form", "hot µs", "GB/s", "of memory", "cold µs", "GB/s", "of memory"];
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    writeln!(out, "{}", table(Style::Plain, &head, &cells, 3))?;
+    writeln!(out, "{}", table(Style::Plain, &head, &cells, 4))?;
     writeln!(out, "{}; bytes are those of operands and results, each once", memories.join("; "))?;
     for row in rows {
-        if let Some(reason) = &row.declined {
-            writeln!(out, "{} {} ran on the fallback: {reason}", row.op, row.shape)?;
+        let Some(reason) = &row.declined else { continue };
+        match (row.variant, &row.times) {
+            (Some(form), None) => writeln!(out, "{} {} does not run as {form}: {reason}", row.op, row.shape)?,
+            _ => writeln!(out, "{} {} ran on the fallback: {reason}", row.op, row.shape)?,
         }
     }
     Ok(())
@@ -206,9 +305,10 @@ fn print_json(rows: &[Row], out: &mut Out<'_>) -> Outcome {
                 "op": row.op,
                 "shape": row.shape,
                 "backend": row.backend,
+                "variant": row.variant,
                 "bytes": row.bytes,
-                "hot_seconds": row.hot_seconds,
-                "cold_seconds": row.cold_seconds,
+                "hot_seconds": row.times.as_ref().map(|times| times.hot_seconds),
+                "cold_seconds": row.times.as_ref().map(|times| times.cold_seconds),
                 "declined": row.declined,
                 "memory_bytes_per_second": row.memory,
             })

@@ -1,7 +1,8 @@
 //! Runs a kernel's launches directly on the engine, in memory that it checks.
 
 use cuda::engine::{Engine, Geometry};
-use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord};
+use ssmgraph_kernels::Forms;
+use ssmgraph_kernels::cuda::{CudaCall, CudaKernel, DeviceTensor, FAULT_BYTES, FaultRecord, variant_for};
 use ssmgraph_ops::{HostTensor, Layout, Op, Storage};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,14 +21,29 @@ pub fn compute(
     seed: u32,
     reused: Option<usize>,
 ) -> Result<Vec<HostTensor>, Box<dyn Error>> {
-    let buffers: Vec<Device> = inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
-    let layouts: Vec<Layout> = inputs.iter().map(|tensor| *tensor.layout()).collect();
-    compute_in(engine, op, &layouts, seed, reused, &buffers)
+    compute_as(engine, Forms::default(), op, inputs, seed, reused)
 }
 
-/// As [`compute`], of operands that lie in `buffers`.
+/// As [`compute`], in the form that `forms` chooses.
+///
+/// Errors: also what the form declines.
+pub fn compute_as(
+    engine: &Engine,
+    forms: Forms,
+    op: &Op,
+    inputs: &[HostTensor],
+    seed: u32,
+    reused: Option<usize>,
+) -> Result<Vec<HostTensor>, Box<dyn Error>> {
+    let buffers: Vec<Device> = inputs.iter().map(|tensor| Device::holding(tensor.bytes())).collect();
+    let layouts: Vec<Layout> = inputs.iter().map(|tensor| *tensor.layout()).collect();
+    compute_in(engine, forms, op, &layouts, seed, reused, &buffers)
+}
+
+/// As [`compute_as`], of operands that lie in `buffers`.
 pub fn compute_in(
     engine: &Engine,
+    forms: Forms,
     op: &Op,
     layouts: &[Layout],
     seed: u32,
@@ -50,8 +66,13 @@ pub fn compute_in(
     }
     let scratch = Device::holding(&vec![0xff; kernel.scratch_bytes(layouts, &result_layouts)]);
     let fault = Device::holding(&[0; FAULT_BYTES]);
-    let call =
-        CudaCall { inputs: &tensors, results: &results, scratch: scratch.start(), fault: fault.start() };
+    let call = CudaCall {
+        inputs: &tensors,
+        results: &results,
+        scratch: scratch.start(),
+        fault: fault.start(),
+        variant: variant_for(kernel, forms, layouts)?,
+    };
     let launches = kernel.launches(&call);
     for launch in &launches {
         let geometry =
