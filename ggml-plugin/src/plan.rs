@@ -56,8 +56,8 @@ struct NodeTrace {
     params: [i32; abi::PARAMS],
     is_wanted: bool,
     is_output: bool,
-    /// Whether a later node's step computes this node too, and leaves no result of it: nobody else may read it.
-    is_folded: bool,
+    /// How often it is read: what fusions rely on.
+    use_count: Option<i32>,
     result: Trace,
     /// One for each operand that is there, and which ones are.
     sources: SmallVec<[Trace; 3]>,
@@ -65,13 +65,13 @@ struct NodeTrace {
 }
 
 impl NodeTrace {
-    fn of(node: Tensor<'_>, is_folded: bool) -> NodeTrace {
+    fn of(graph: Graph<'_>, node: Tensor<'_>) -> NodeTrace {
         NodeTrace {
             op: node.op(),
             params: *node.params(),
             is_wanted: node.is_wanted(),
             is_output: node.is_output(),
-            is_folded,
+            use_count: graph.use_count(node),
             result: Trace::of(node),
             sources: node.sources().map(Trace::of).collect(),
             present: node.present(),
@@ -85,7 +85,7 @@ impl NodeTrace {
             && self.result == Trace::of(node)
             && self.present == node.present()
             && self.sources.iter().zip(node.sources()).all(|(trace, source)| *trace == Trace::of(source))
-            && (!self.is_folded || graph.is_private(node))
+            && self.use_count == graph.use_count(node)
     }
 }
 
@@ -128,7 +128,7 @@ impl<'a> Graph<'a> {
     }
 
     /// How often the whole graph, of which this may be a part, reads a tensor; `None` where the host does not say.
-    fn use_count(self, tensor: Tensor<'_>) -> Option<i32> {
+    pub fn use_count(self, tensor: Tensor<'_>) -> Option<i32> {
         let visited = &self.0.visited;
         if self.0.use_counts.is_null()
             || visited.used.is_null()
@@ -208,9 +208,7 @@ impl Plan {
         let slices = steps.iter().flat_map(|step| step.inputs.iter().chain(&step.results));
         let buffers: HashSet<usize> = slices.map(|slice| name_of(&slice.buffer)).collect();
         let program = runtime.backend().compile(steps)?;
-        let computed: HashSet<*const abi::Tensor> = calls.iter().map(|(node, _)| node.pointer()).collect();
-        let is_folded = |node: Tensor<'_>| computes(node) && !computed.contains(&node.pointer());
-        let nodes = graph.nodes().map(|node| NodeTrace::of(node, is_folded(node))).collect();
+        let nodes = graph.nodes().map(|node| NodeTrace::of(graph, node)).collect();
         Ok(Plan { uid: graph.uid(), nodes, program, buffers, step_count })
     }
 

@@ -12,8 +12,8 @@ use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
 use ssmgraph::ops::{
     Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GatedDeltaNet, GetRows, Layout, MulMat,
-    MulMatId, Op, Permute, QkNorm, Repeat, Reshape, RmsNorm, Rope, SetRows, SoftMax, SsmConv, SsmConvStep,
-    SsmScan, TopK, Window,
+    MulMatId, Norm, Op, Permute, QkNorm, Repeat, Reshape, RmsNorm, Rope, SetRows, SoftMax, SsmConv,
+    SsmConvStep, SsmScan, TopK, Window,
 };
 use ssmgraph::{Engine, EngineOptions};
 use std::sync::Arc;
