@@ -2,7 +2,7 @@
 
 use super::{Calls, overlap, range_of};
 use crate::tensor::Tensor;
-use crate::translate::{Call, Place, Source};
+use crate::translate::{Call, Place, Source, is_view};
 use ssmgraph_ops::{Cpy, Op};
 
 /// Folds a copy into the call whose state it copies.
@@ -22,20 +22,21 @@ fn found<'a>(calls: &Calls<'a, '_>, index: usize) -> Option<(usize, usize, Place
     if !from.layout.is_contiguous() || !to.is_contiguous() || from.layout.dtype != to.dtype {
         return None;
     }
-    let whole = source_of_views(calls, from.tensor)?;
+    let (whole, shown) = source_of_views(calls, from.tensor)?;
     let maker = *calls.makers.get(&whole.pointer()).filter(|&&maker| maker < index)?;
     let call = calls.call(maker)?;
     let state = (1..call.results.len()).find(|&state| range_of(&call.results[state]) == range_of(from))?;
-    // Whoever reads the whole result must be in sight, so that this copy is known to be the state's only reader.
-    let readers =
-        calls.graph.nodes().flat_map(Tensor::sources).filter(|read| read.pointer() == whole.pointer());
-    if whole.is_output() || calls.graph.use_count(whole) != i32::try_from(readers.count()).ok() {
+    // Whoever reads the packed result must be in sight, and show another part of it.
+    let readers = || {
+        let reads = |node: &Tensor<'a>| node.sources().any(|read| read.pointer() == whole.pointer());
+        calls.graph.nodes().filter(reads)
+    };
+    if whole.is_output() || calls.graph.use_count(whole) != i32::try_from(readers().count()).ok() {
         return None;
     }
-    let is_read = |call: &Call<'_>| {
-        call.inputs.iter().any(|input| matches!(input, Source::Place(read) if overlap(read, from)))
-    };
-    if calls.others(0..calls.slots.len(), &[index]).any(is_read) {
+    let shows_another =
+        |reader: Tensor<'a>| is_view(reader) && Place::of(reader).is_ok_and(|place| !overlap(&place, from));
+    if !readers().all(|reader| reader.pointer() == shown.pointer() || shows_another(reader)) {
         return None;
     }
     let target = Place { layout: target.layout.reshape(&call.results[state].layout.ne).ok()?, ..*target };
@@ -43,13 +44,14 @@ fn found<'a>(calls: &Calls<'a, '_>, index: usize) -> Option<(usize, usize, Place
     is_free.then_some((maker, state, target))
 }
 
-/// What a chain of views, each read once, shows.
-fn source_of_views<'a>(calls: &Calls<'a, '_>, mut tensor: Tensor<'a>) -> Option<Tensor<'a>> {
-    while crate::translate::is_view(tensor) {
-        if !calls.graph.is_private(tensor) {
+/// What a chain of views, each read once, shows, and the innermost of them.
+fn source_of_views<'a>(calls: &Calls<'a, '_>, tensor: Tensor<'a>) -> Option<(Tensor<'a>, Tensor<'a>)> {
+    let (mut whole, mut shown) = (tensor, tensor);
+    while is_view(whole) {
+        if !calls.graph.is_private(whole) {
             return None;
         }
-        tensor = tensor.source(0).ok()?;
+        (whole, shown) = (whole.source(0).ok()?, whole);
     }
-    Some(tensor)
+    Some((whole, shown))
 }
