@@ -1,13 +1,15 @@
-//! llama.cpp with and without our plugin, in one process: `peer_ggml PLUGIN models|ops [DEVICE]`.
+//! llama.cpp with and without our plugin, in one process: `peer_ggml PLUGIN models|ops [DEVICE]` or `peer_ggml PLUGIN bench
+//! MODEL.gguf [THREADS]`.
 //!
 //! `models` runs the tiny models on llama.cpp's own CPU backend, loads the plugin, runs them again with it (as a helper
 //! of the CPU, or with all layers on DEVICE), and prints how far the answers are apart. `ops` computes each op case that
 //! ggml accepts on its CPU backend and on DEVICE.
 
 use graph_tests::arrays::{fixture, nmse};
-use graph_tests::peer::{Answer, Comparison, Model, Placement, compare, load_plugin, quiet};
+use graph_tests::peer::{Answer, Comparison, Context, Model, Placement, compare, load_plugin, quiet};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 const MODELS: [&str; 4] = ["mamba1-tiny", "mamba2-g1-tiny", "qwen35-tiny", "qwen3next-tiny"];
 /// Tokens of a prompt, and of its continuation.
@@ -30,14 +32,17 @@ fn main() -> ExitCode {
 fn run() -> Result<bool, String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [plugin, what, rest @ ..] = &arguments[..] else {
-        return Err("usage: peer_ggml PLUGIN models|ops [DEVICE]".into());
+        return Err(
+            "usage: peer_ggml PLUGIN models|ops [DEVICE], or PLUGIN bench MODEL.gguf [THREADS]".into()
+        );
     };
     let plugin = PathBuf::from(plugin);
     quiet();
     match what.as_str() {
         "ops" => ops(&plugin, rest.first().map_or("SSMGRAPH", String::as_str)),
         "models" => models(&plugin, rest.first().cloned().map(|name| &*name.leak())),
-        other => Err(format!("{other}: neither models nor ops")),
+        "bench" => bench(&plugin, rest),
+        other => Err(format!("{other}: neither models, ops nor bench")),
     }
 }
 
@@ -77,4 +82,62 @@ fn ops(plugin: &std::path::Path, device: &str) -> Result<bool, String> {
         wrong.len()
     );
     Ok(wrong.is_empty() && *compared > 0)
+}
+
+/// Tokens of a timed prompt, timed single tokens, and rounds.
+const BENCH_PROMPT: usize = 512;
+const BENCH_TOKENS: usize = 32;
+const BENCH_ROUNDS: usize = 5;
+
+fn bench(plugin: &std::path::Path, rest: &[String]) -> Result<bool, String> {
+    let [path, threads @ ..] = rest else { return Err("bench wants a MODEL.gguf".into()) };
+    let threads =
+        threads.first().map_or(Ok(2), |text| text.parse::<i32>().map_err(|error| error.to_string()))?;
+    let model = Model::load(std::path::Path::new(path), Placement::Cpu)?;
+    let length = (BENCH_PROMPT + BENCH_TOKENS) as u32;
+    // A context asks for backends when it is made: the first is without the plugin, the second with it.
+    let mut own = Context::new(&model, threads, length)?;
+    load_plugin(plugin)?;
+    let mut with = Context::new(&model, threads, length)?;
+    let prompt: Vec<u32> = (0..BENCH_PROMPT as u32).map(|index| (index * 37 + 11) % 256).collect();
+    let mut rates: [[Vec<f64>; 2]; 2] = Default::default();
+    for round in 0..=BENCH_ROUNDS {
+        for (context, rates) in [&mut own, &mut with].into_iter().zip(&mut rates) {
+            context.clear();
+            let start = Instant::now();
+            context.decode(&prompt)?;
+            let prompt_rate = BENCH_PROMPT as f64 / start.elapsed().as_secs_f64();
+            let start = Instant::now();
+            for &token in &prompt[..BENCH_TOKENS] {
+                context.decode(&[token])?;
+            }
+            let token_rate = BENCH_TOKENS as f64 / start.elapsed().as_secs_f64();
+            // The first round warms up.
+            if round > 0 {
+                rates[0].push(prompt_rate);
+                rates[1].push(token_rate);
+            }
+        }
+    }
+    for (what, index) in [("prompt", 0), ("single tokens", 1)] {
+        let [own, with] = [0, 1].map(|side| spread(&rates[side][index]));
+        println!(
+            "{what}: llama.cpp {:.1} ({:.1} to {:.1}) tokens/s, with the plugin {:.1} ({:.1} to {:.1}): {:.2} times",
+            own[1],
+            own[0],
+            own[2],
+            with[1],
+            with[0],
+            with[2],
+            with[1] / own[1]
+        );
+    }
+    Ok(true)
+}
+
+/// Least, median and largest.
+fn spread(values: &[f64]) -> [f64; 3] {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    [sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]]
 }
