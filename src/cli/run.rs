@@ -42,13 +42,13 @@ pub struct Args {
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     temp: Option<f32>,
     /// Sample among the K likeliest tokens only
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Sample among the fewest tokens whose probabilities add up to this
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Start of the random numbers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Write a Chrome trace with one span per node
     #[arg(long, value_name = "FILE.json")]
