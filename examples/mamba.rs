@@ -4,7 +4,7 @@
 
 use ssmgraph::graph::{Slots, SlotsSpec};
 use ssmgraph::{Graph, Session, Store, Tensor, backend::Devices, formats::Gguf, ops::DType, sample::argmax};
-use std::{env, error::Error, sync::Arc};
+use std::{env, error::Error, process::ExitCode, sync::Arc};
 
 struct Mamba {
     file: Arc<Gguf>,
@@ -77,7 +77,17 @@ impl Mamba {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("usage: mamba MODEL.gguf")?;
     let model = Mamba::load(Arc::new(Gguf::open(path)?))?;
     let mut g = Graph::new();

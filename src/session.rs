@@ -55,6 +55,15 @@ pub enum SessionError {
         /// Slots given.
         got: usize,
     },
+    /// A state that would fall behind its sequence.
+    #[error(
+        "state `{name}` is used but not written, so it would not know the tokens of a run; call Graph::write_state with \
+         back = 0"
+    )]
+    StateNotWritten {
+        /// Its name.
+        name: String,
+    },
     /// A tensor whose memory was used for something else.
     #[error("{name} was not kept; call Graph::keep or Graph::output on it before the session is made")]
     NotKept {
@@ -94,11 +103,28 @@ pub struct Session {
     /// For each input leaf of the planned graph whether it was set.
     set: BTreeMap<usize, bool>,
     slots: Vec<usize>,
+    /// How many states of a run are stored, newest first.
+    states_written: usize,
     has_run: bool,
 }
 
 /// A buffer and where a value starts in it.
 type Placed = (Arc<dyn Buffer>, usize);
+
+/// How many states of a run a graph stores, newest first.
+///
+/// Errors: a state that would fall behind its sequence. Runs without tokens move no sequence on.
+fn states_written(graph: &Graph) -> Result<usize, SessionError> {
+    let written = graph.states_written();
+    match (written, graph.slots_spec()) {
+        (Ok(count), _) => Ok(count),
+        (Err(_), Some(spec)) if spec.tokens == 0 => Ok(0),
+        (Err(pool), _) => {
+            let name = graph.node(pool.node()).name.clone().unwrap_or_default();
+            Err(SessionError::StateNotWritten { name })
+        }
+    }
+}
 
 /// A segment ready to run.
 enum Compiled {
@@ -128,7 +154,7 @@ impl Session {
     /// A session that shares weights and states with others of the same store.
     ///
     /// Errors: a graph that cannot be planned, a weight that is missing or has another layout, states or
-    /// slots that disagree with an earlier graph, memory that is refused.
+    /// slots that disagree with an earlier graph, a state that is used but not written, memory that is refused.
     pub fn with_store(graph: &Graph, store: &Arc<Store>) -> Result<Session, SessionError> {
         Session::with_options(graph, store, PlanOptions::default())
     }
@@ -142,6 +168,7 @@ impl Session {
         options: PlanOptions,
     ) -> Result<Session, SessionError> {
         let plan = Plan::with_options(graph, store.devices(), options)?;
+        let states_written = states_written(&plan.graph)?;
         if let Some(spec) = plan.graph.slots_spec() {
             store.declare_slots(spec, plan.graph.capacity())?;
         }
@@ -159,6 +186,7 @@ impl Session {
             places,
             segments,
             slots: Vec::new(),
+            states_written,
             has_run: false,
         })
     }
@@ -276,7 +304,7 @@ impl Session {
         }
         contents.begin_run(&self.slots);
         self.run_segments(observer)?;
-        contents.end_run(&self.slots, spec.map_or(0, |spec| spec.tokens));
+        contents.end_run(&self.slots, spec.map_or(0, |spec| spec.tokens), self.states_written);
         self.has_run = true;
         Ok(())
     }

@@ -180,7 +180,7 @@ impl Store {
         if tokens > entry.position || (tokens >= entry.rows_valid.max(1) && !reaches_start) {
             return Err(StoreError::Slots(format!(
                 "slot {slot} cannot go back {tokens} tokens: it has seen {} and remembers {} states; declare \
-                 a larger rollback",
+                 a larger rollback, and store as many states in each run",
                 entry.position, entry.rows_valid
             )));
         }
@@ -455,12 +455,13 @@ impl Contents {
         slots.iter().for_each(|&slot| self.slots[slot].lost = true);
     }
 
-    /// Notes that a run has written `tokens` more tokens.
-    pub(crate) fn end_run(&mut self, slots: &[usize], tokens: usize) {
+    /// Notes that a run took in `tokens` more tokens, and stored the states after the last `written` of them.
+    pub(crate) fn end_run(&mut self, slots: &[usize], tokens: usize, written: usize) {
         for &slot in slots {
             let entry = &mut self.slots[slot];
             entry.position += tokens;
-            entry.rows_valid = (entry.rows_valid + tokens).min(self.depth);
+            let gap = written < tokens.min(self.depth);
+            entry.rows_valid = if gap { written } else { (entry.rows_valid + tokens).min(self.depth) };
             entry.lost = false;
         }
     }

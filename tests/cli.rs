@@ -141,12 +141,30 @@ fn wrong_calls_are_told_apart_from_wrong_files() {
         (2, &["test", "--vectors", "no-such-folder"], "no-such-folder"),
         (2, &["perf", "--peer", "ggml"], "peer"),
         (2, &["perf", "--variant", "chunked"], "expected all or some of one_pass, two_pass"),
+        (2, &["perf", "--variant", "all,chunked"], "there is no form \"chunked\""),
         (2, &["perf", "--op", "sum", "--variant", "two_pass"], "one form each"),
+        (2, &["run", "-p", "x", "-n", "-3"], "invalid value '-3' for '--count <N>'"),
+        (2, &["run", "--top-k", "-1"], "invalid value '-1' for '--top-k <K>'"),
+        (2, &["bench", DEMO, "--runs", "-1"], "invalid value '-1' for '--runs <RUNS>'"),
+        (2, &["graph", DEMO, "--layer", "-1", "--threads", "2"], "invalid value '-1' for '--layer <N>'"),
         (2, &["run", "--numerics", "loose"], "exact, fast"),
         (2, &["frobnicate"], "frobnicate"),
     ] {
         let message = fails(code, arguments);
         assert!(message.contains(said), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn options_that_change_nothing_are_named() {
+    for (arguments, noted) in [
+        (&["--temp", "0", "--top-k", "5"][..], true),
+        (&["--seed", "5"], true),
+        (&["--temp", "0.5", "--top-k", "5"], false),
+    ] {
+        let output = run(&[&["run", DEMO, "-n", "1"], arguments].concat());
+        assert!(output.status.success());
+        assert_eq!(text(&output.stderr).contains("change nothing"), noted, "{arguments:?}");
     }
 }
 

@@ -11,13 +11,24 @@ use ssmgraph::backend::Devices;
 use ssmgraph::formats::{Gguf, Tokenizer};
 use ssmgraph::{Engine, EngineOptions};
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 const MODEL: &str = "demo/kjv-mamba1.q8_0.gguf";
 const PROMPT: &str = "And God said, Let there be light: and there was light.\nAnd God said, Let there be";
 const TOKENS: usize = 300;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let model = arguments.next().unwrap_or_else(|| MODEL.into());
     let mut prompts: Vec<String> = arguments.collect();
@@ -28,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = Tokenizer::from_gguf(&gguf)?;
     let options = EngineOptions { slots: prompts.len(), rollback: DRAFT_MAX, ..EngineOptions::default() };
     let mut engine = Engine::load(gguf, &Devices::cpu(None), options)?;
-    let ids = prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
+    let ids = prompts.iter().map(|prompt| tokens_of(&tokenizer, prompt)).collect::<Result<Vec<_>, _>>()?;
     let sequences: Vec<(usize, &[u32])> = ids.iter().map(Vec::as_slice).enumerate().collect();
 
     let (plain, plain_time) = plainly(&mut engine, &sequences, TOKENS)?;
@@ -48,4 +59,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         plain_time.as_secs_f64() / statistics.time.as_secs_f64()
     );
     Ok(())
+}
+
+/// A prompt as the model was trained to begin one.
+fn tokens_of(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>, Box<dyn Error>> {
+    let mut ids: Vec<u32> = tokenizer.bos().filter(|_| tokenizer.add_bos()).into_iter().collect();
+    ids.extend(tokenizer.encode(prompt)?);
+    if ids.is_empty() { Err("an empty prompt: there is nothing to continue".into()) } else { Ok(ids) }
 }

@@ -153,6 +153,7 @@ pub fn build(bytes: &[u8]) -> RandomGraph {
     if !maker.made.seed.is_multiple_of(4) {
         maker.sum_up();
     }
+    maker.write_states();
     maker.made
 }
 
@@ -330,6 +331,22 @@ impl Maker<'_> {
         for tensor in floats.into_iter().rev().step_by(stride) {
             let sum = self.made.graph.sum(tensor).expect("a sum of real numbers");
             self.mark_output(sum);
+        }
+    }
+
+    /// Stores a newest state for each state that is used, as a session wants it.
+    fn write_states(&mut self) {
+        for state in self.states.clone() {
+            let graph = &self.made.graph;
+            let written = graph.states().iter().any(|&(pool, last)| pool == state.pool && pool != last);
+            if written || graph.users(state.pool.node()).next().is_some() {
+                let slots = self.slots();
+                let [a, b, c, _] = self.layout(state.pool).ne;
+                let rows = self.fit(DType::F32, [a, b, c, slots.spec.sequences]);
+                let graph = &mut self.made.graph;
+                let written = graph.cont(rows).and_then(|rows| graph.write_state(&state, &slots, 0, rows));
+                written.expect("packed rows of the state's shape");
+            }
         }
     }
 

@@ -192,6 +192,11 @@ struct Counter {
 }
 
 fn counter(sequences: usize, tokens: usize, rollback: usize) -> Counter {
+    counter_that_stores(rollback + 1, sequences, tokens, rollback)
+}
+
+/// [`counter`], which leaves out all but the newest `most` states of a run.
+fn counter_that_stores(most: usize, sequences: usize, tokens: usize, rollback: usize) -> Counter {
     let mut graph = Graph::new();
     let spec = SlotsSpec { slots: 4, rollback, sequences, tokens };
     let slots = graph.slots(spec).unwrap();
@@ -203,7 +208,7 @@ fn counter(sequences: usize, tokens: usize, rollback: usize) -> Counter {
     let turned = graph.transpose(joined).unwrap();
     let sums = graph.cumsum(turned).unwrap();
     let sums = graph.transpose(sums).unwrap();
-    for back in 0..slots.spec.stored() {
+    for back in 0..slots.spec.stored().min(most) {
         let row = graph.slice(sums, 1, tokens - back, 1).unwrap();
         let row = graph.cont(row).unwrap();
         let row = graph.reshape(row, &[2, 1, 1, sequences]).unwrap();
@@ -269,6 +274,66 @@ fn rollback_is_as_if_the_tokens_had_never_come() {
     one.run(&fresh, &[2], &[5.0, 5.0]);
     fresh.rollback(2, 2).unwrap();
     assert_eq!(one.run(&fresh, &[2], &[1.0, 1.0]), [1.0, 1.0]);
+}
+
+#[test]
+fn rows_of_another_size_are_refused_by_the_name_of_the_call() {
+    let mut graph = Graph::new();
+    let slots = graph.slots(SlotsSpec { slots: 2, rollback: 0, sequences: 2, tokens: 3 }).unwrap();
+    let state = graph.state("s", F32, &[4, 3], &slots).unwrap();
+    let caches = graph.caches(&slots, 8).unwrap();
+    let cache = graph.cache("c", F32, &[4], &slots, &caches).unwrap();
+    let x = graph.input("x", F32, &[4, 3]).unwrap();
+    let empty = graph.input("empty", F32, &[1 << 40, 0]).unwrap();
+    for (rows, shape) in [(x, "[4, 3, 1, 1]"), (empty, "[1099511627776, 0, 1, 1]")] {
+        assert_eq!(
+            graph.write_state(&state, &slots, 0, rows).unwrap_err().to_string(),
+            format!("state: write_state: rows has the shape {shape}, expected 2 rows of [4, 3, 1]")
+        );
+        assert_eq!(
+            graph.append_to_cache(&cache, &caches, rows).unwrap_err().to_string(),
+            format!("state: append_to_cache: rows has the shape {shape}, expected 6 rows of [4, 1]")
+        );
+    }
+}
+
+/// A row that a run left out holds what an earlier run put there.
+#[test]
+fn nobody_goes_back_to_a_state_that_was_not_stored() {
+    let store = Store::new(&Devices::cpu(Some(1)), Vec::new());
+    let (one, four) = (counter(1, 1, 3), counter_that_stores(2, 1, 4, 3));
+    one.run(&store, &[1], &[100.0, 100.0]);
+    store.reset(1).unwrap();
+    four.run(&store, &[1], &[1.0; 8]);
+    let error = store.rollback(1, 2).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "slots: slot 1 cannot go back 2 tokens: it has seen 4 and remembers 2 states; declare a larger rollback, and \
+         store as many states in each run"
+    );
+    store.rollback(1, 1).unwrap();
+    assert_eq!(one.run(&store, &[1], &[0.0, 0.0]), [3.0, 3.0]);
+    four.run(&store, &[1], &[1.0; 8]);
+    one.run(&store, &[1], &[0.0, 0.0]);
+    assert!(store.rollback(1, 3).is_err());
+    store.rollback(1, 2).unwrap();
+    assert_eq!(one.run(&store, &[1], &[0.0, 0.0]), [6.0, 6.0]);
+}
+
+#[test]
+fn a_state_that_is_used_must_be_stored() {
+    let store = Store::new(&Devices::cpu(Some(1)), Vec::new());
+    let refused = Session::with_store(&counter_that_stores(0, 1, 2, 0).graph, &store);
+    assert_eq!(
+        refused.err().expect("the sum of the first run would be missing in the second").to_string(),
+        "state `sum` is used but not written, so it would not know the tokens of a run; call Graph::write_state with \
+         back = 0"
+    );
+    // A look at the states, which moves nothing on.
+    let (one, look) = (counter(1, 1, 0), counter_that_stores(0, 1, 0, 0));
+    one.run(&store, &[1], &[3.0, 4.0]);
+    assert_eq!(look.run(&store, &[1], &[]), [3.0, 4.0]);
+    assert_eq!(one.run(&store, &[1], &[3.0, 4.0]), [6.0, 8.0]);
 }
 
 #[test]

@@ -16,13 +16,13 @@ pub struct Args {
     /// A GGUF file
     model: PathBuf,
     /// Tokens of the prompt; 0 leaves the prompt out
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, allow_negative_numbers = true)]
     pp: usize,
     /// Tokens to generate; 0 leaves generation out
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, allow_negative_numbers = true)]
     tg: usize,
     /// Runs of each
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, allow_negative_numbers = true)]
     runs: usize,
     #[command(flatten)]
     device: DeviceArgs,

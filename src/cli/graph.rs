@@ -19,10 +19,10 @@ pub struct Args {
     /// A GGUF file
     model: PathBuf,
     /// Tokens of each sequence in one run
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true)]
     tokens: usize,
     /// Sequences of one run
-    #[arg(long, default_value_t = 1, value_name = "B")]
+    #[arg(long, default_value_t = 1, value_name = "B", allow_negative_numbers = true)]
     sequences: usize,
     /// What to show
     #[arg(long, value_enum, default_value_t = Stage::Graph)]
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "A..B")]
     layers: Option<Layers>,
     /// One layer to show, without what comes before and after all layers
-    #[arg(long, value_name = "N", conflicts_with = "layers")]
+    #[arg(long, value_name = "N", conflicts_with = "layers", allow_negative_numbers = true)]
     layer: Option<usize>,
     #[command(flatten)]
     device: DeviceArgs,

@@ -97,7 +97,7 @@ impl NumericsArgs {
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct ThreadArgs {
     /// Number of CPU threads; by default one per core
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX), allow_negative_numbers = true)]
     threads: Option<u32>,
 }
 

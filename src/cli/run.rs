@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "IDS", conflicts_with = "prompts")]
     tokens: Option<String>,
     /// Most tokens to produce [default: 128; for the demo 400]
-    #[arg(short = 'n', long = "count", value_name = "N")]
+    #[arg(short = 'n', long = "count", value_name = "N", allow_negative_numbers = true)]
     count: Option<usize>,
     #[command(flatten)]
     device: DeviceArgs,
@@ -42,13 +42,13 @@ pub struct Args {
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     temp: Option<f32>,
     /// Sample among the K likeliest tokens only
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Sample among the fewest tokens whose probabilities add up to this
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Start of the random numbers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Write a Chrome trace with one span per node
     #[arg(long, value_name = "FILE.json")]
@@ -98,6 +98,7 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let context = Some(longest.saturating_add(count).max(1));
     let options = EngineOptions { slots: sequences.len(), context, ..EngineOptions::default() };
     let mut engine = model::load(&name, &gguf, &devices, options)?;
+    note_long_text(&engine);
     let trace = args.trace.as_deref().map(trace::start).transpose()?;
     if trace.is_some() {
         engine.trace(Arc::new(Tracer::default()));
@@ -126,6 +127,15 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
+/// Attention sees positions that it was not trained for; recurrent models have none.
+fn note_long_text(engine: &Engine) {
+    if let (Some(room), Some(made_for)) = (engine.context(), engine.info().context_length)
+        && room > made_for
+    {
+        eprintln!("note: the text may reach {room} tokens; the model was made for {made_for}");
+    }
+}
+
 fn demo() -> Outcome<Arc<Gguf>> {
     // Kernels read weights in place from memory of any alignment a Vec has.
     Gguf::parse(Arc::new(DEMO.to_vec())).map(Arc::new).map_err(Failure::wrong)
@@ -133,8 +143,9 @@ fn demo() -> Outcome<Arc<Gguf>> {
 
 fn sampler(args: &Args) -> Outcome<Sampler> {
     let temperature = args.temp.or(args.model.is_none().then_some(DEMO_TEMPERATURE));
-    if temperature.is_none() && (args.top_k.is_some() || args.top_p.is_some() || args.seed.is_some()) {
-        eprintln!("note: --top-k, --top-p and --seed change nothing without --temp");
+    let greedy = temperature.is_none_or(|temperature| temperature == 0.0);
+    if greedy && (args.top_k.is_some() || args.top_p.is_some() || args.seed.is_some()) {
+        eprintln!("note: --top-k, --top-p and --seed change nothing without a --temp above 0");
     }
     let options =
         SampleOptions { temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };

@@ -211,7 +211,7 @@ impl Graph {
     }
 
     /// The same convolution with its window as state, in one op: the operands of its table s, x, w and ids,
-    /// plus a bias where there is one. `snapshots` windows are results.
+    /// plus a bias where there is one. `snapshots` windows are results, newest first, but no more than there are tokens.
     pub fn ssm_conv_step(
         &mut self,
         [s, x, w, ids]: [Tensor; 4],
@@ -228,14 +228,15 @@ impl Graph {
     }
 
     /// The selective scan, with the operands of its table in order: s, x, dt, A, B, C, ids. `snapshots`
-    /// states are results.
+    /// states are results, newest first, but no more than there are tokens.
     pub fn ssm_scan(&mut self, operands: [Tensor; 7], snapshots: usize) -> Result<Scan, GraphError> {
         let results = self.op(SsmScan { snapshots }, &operands)?;
         Ok(Scan { y: results[0], states: results[1..].to_vec() })
     }
 
     /// The gated delta rule, with the operands of its table in order: state, q, k, v, g, beta, ids.
-    /// `grouping` says which key head a value head reads; `snapshots` states are results.
+    /// `grouping` says which key head a value head reads; `snapshots` states are results, newest first, but no more
+    /// than there are tokens.
     pub fn gated_delta_net(
         &mut self,
         operands: [Tensor; 7],

@@ -43,7 +43,8 @@ impl Graph {
         let rows = slots.spec.slots.checked_mul(capacity);
         if rows.is_none_or(|rows| i32::try_from(rows).is_err()) {
             return Err(GraphError::State(format!(
-                "{} slots with {capacity} tokens each need more rows than an i32 id can name",
+                "{} slots with {capacity} tokens each need more rows than an i32 id can name; ask for \
+                 fewer or for less context",
                 slots.spec.slots
             )));
         }
@@ -99,7 +100,7 @@ impl Graph {
         let [a, b, capacity, slots] = self.layout(last)?.ne;
         let tokens = self.ne(caches.rows)?[0];
         let table = self.reshape(last, &[a * b, capacity * slots])?;
-        let rows = self.reshape(rows, &[a * b, tokens])?;
+        let rows = self.rows_of_pool("append_to_cache", rows, &[a, b], tokens)?;
         let updated = self.set_rows(table, rows, caches.rows)?;
         self.states[index].1 = self.reshape(updated, &[a, b, capacity, slots])?;
         Ok(self.states[index].1)

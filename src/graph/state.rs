@@ -95,7 +95,8 @@ impl Graph {
         }
         if spec.slots.checked_mul(spec.depth()).is_none_or(|rows| i32::try_from(rows).is_err()) {
             return Err(GraphError::State(format!(
-                "{} slots with rollback {} need more rows than an i32 id can name",
+                "{} slots with rollback {} need more rows than an i32 id can name; ask for fewer or for less \
+                 rollback",
                 spec.slots, spec.rollback
             )));
         }
@@ -171,7 +172,8 @@ impl Graph {
     }
 
     /// Stores `rows` {shape of a row, sequences} as the states `back` tokens before the last. `back` must be
-    /// below [`SlotsSpec::stored`].
+    /// below [`SlotsSpec::stored`]. A session refuses a graph that does not store the newest of each state it uses; where
+    /// older ones are left out, slots cannot be rolled back to them.
     ///
     /// Errors: a state, slots or rows of another graph, another shape, `back` out of range.
     pub fn write_state(
@@ -189,10 +191,28 @@ impl Graph {
         let last = self.states[index].1;
         let [a, b, c, count] = self.layout(last)?.ne;
         let table = self.reshape(last, &[a * b * c, count])?;
-        let rows = self.reshape(rows, &[a * b * c, slots.spec.sequences])?;
+        let rows = self.rows_of_pool("write_state", rows, &[a, b, c], slots.spec.sequences)?;
         let updated = self.set_rows(table, rows, ids)?;
         self.states[index].1 = self.reshape(updated, &[a, b, c, count])?;
         Ok(())
+    }
+
+    /// `rows` with `count` rows of a pool, each as one axis: {elements of a row, count}.
+    pub(super) fn rows_of_pool(
+        &mut self,
+        op: &'static str,
+        rows: Tensor,
+        row: &[usize],
+        count: usize,
+    ) -> Result<Tensor, GraphError> {
+        let given = self.checked(rows, op, "rows")?;
+        let (found, length) = (given.ne, row.iter().product::<usize>());
+        if given.elements() != length.saturating_mul(count) {
+            return Err(GraphError::State(format!(
+                "{op}: rows has the shape {found:?}, expected {count} rows of {row:?}"
+            )));
+        }
+        self.reshape(rows, &[length, count])
     }
 
     /// The states of a run in one packed tensor, oldest first: {elements of a row, sequences, states}.
@@ -221,6 +241,42 @@ impl Graph {
             rows.push(self.reshape(state, &[a * b * c, sequences, 1])?);
         }
         self.concat(&rows, 2)
+    }
+
+    /// How many states of a run, newest first, are stored for every state that this graph uses; `Err` is a state for
+    /// which not even the newest is. Caches are no concern of it: they keep every token.
+    pub(crate) fn states_written(&self) -> Result<usize, Tensor> {
+        let mut least = usize::MAX;
+        for &(pool, last) in &self.states {
+            if self.node(pool.node()).flags.contains(Flags::CACHE) {
+                continue;
+            }
+            if pool == last && self.users(pool.node()).next().is_none() {
+                continue;
+            }
+            let backs = self.backs_written(pool, last);
+            match (0..).take_while(|back| backs.contains(back)).count() {
+                0 => return Err(pool),
+                written => least = least.min(written),
+            }
+        }
+        Ok(least)
+    }
+
+    /// The `back` of each [`Graph::write_state`] on the way from a pool to its new value.
+    fn backs_written(&self, pool: Tensor, last: Tensor) -> Vec<usize> {
+        let mut backs = Vec::new();
+        let mut value = last;
+        while value != pool {
+            let operands = &self.node(value.node()).operands;
+            for operand in &operands[1..] {
+                if let Action::Slots(SlotInput::Write { back }) = self.node(operand.node()).action {
+                    backs.push(back);
+                }
+            }
+            value = operands[0];
+        }
+        backs
     }
 
     /// Which state has this pool.

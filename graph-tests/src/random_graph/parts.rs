@@ -232,7 +232,8 @@ impl Maker<'_> {
         });
         let Ok(joined) = joined else { return };
         for back in 0..slots.spec.stored() {
-            if self.choices.rarely(5) {
+            // Without the newest window a session refuses the graph.
+            if self.choices.rarely(5) && back > 0 {
                 continue;
             }
             let first = (tokens - back.min(tokens)).saturating_sub(usize::from(self.choices.rarely(9)));

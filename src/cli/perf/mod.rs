@@ -160,9 +160,6 @@ impl Wanted {
         if names.is_empty() {
             return Ok(Wanted::Chosen);
         }
-        if names.iter().any(|name| name == "all") {
-            return Ok(Wanted::All);
-        }
         let mut known: Vec<&str> = Vec::new();
         for workload in kinds.iter().flat_map(|kind| shapes::of(*kind)) {
             let forms = backends.iter().flat_map(|backend| backend.variants(&workload.op));
@@ -170,7 +167,8 @@ impl Wanted {
         }
         known.sort_unstable();
         known.dedup();
-        match names.iter().find(|name| !known.contains(&name.as_str())) {
+        match names.iter().find(|name| *name != "all" && !known.contains(&name.as_str())) {
+            None if names.iter().any(|name| name == "all") => Ok(Wanted::All),
             None => Ok(Wanted::Named(names.to_vec())),
             Some(name) if known.is_empty() => {
                 Err(Failure::Call(format!("there is no form \"{name}\": these ops have one form each")))
