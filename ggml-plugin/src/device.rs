@@ -2,9 +2,8 @@
 
 use crate::abi::{self, BufferType2, BufferType3, BufferTypePointer, DeviceType};
 use crate::guard::guarded;
-use crate::host::{self, Level, log, log_once};
+use crate::host::{self, Level, log, log_once, op_name};
 use crate::memory::{DEVICE_ALIGN_BYTES, HOST_ALIGN_BYTES, Storage};
-use crate::plan::words;
 use crate::stream;
 use crate::tensor::Tensor;
 use crate::translate::{is_view, translate};
@@ -299,8 +298,7 @@ unsafe extern "C" fn supports_op(device: *mut abi::Device, node: *const abi::Ten
         if let Err(Declined(reason)) = &answer {
             let shapes: Vec<String> = node.sources().map(|source| format!("{:?}", source.counts())).collect();
             let device = ours.name.to_string_lossy();
-            let op = words(node);
-            let op = op.split(' ').next().unwrap_or_default();
+            let op = op_name(node.op());
             log_once(Level::Debug, &format!("{device} declines {op} of {}: {reason}", shapes.join(", ")));
         }
         answer.is_ok()

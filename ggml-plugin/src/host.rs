@@ -83,9 +83,7 @@ pub fn check_layout() -> Result<(), String> {
             return Err(format!("a tensor of this ggml takes {found} bytes, expected {expected}"));
         }
     }
-    type Name = unsafe extern "C" fn(c_int) -> *const c_char;
-    // SAFETY: `const char * ggml_op_name(enum ggml_op)`.
-    let Some(name) = (unsafe { function::<Name>(c"ggml_op_name") }) else { return Ok(()) };
+    let Some(name) = name_function() else { return Ok(()) };
     for &(number, expected) in OP_NAMES {
         // SAFETY: every number in the table is below the count of all supported versions; the text is a constant.
         let found = unsafe { CStr::from_ptr(name(number)) }.to_string_lossy();
@@ -94,6 +92,27 @@ pub fn check_layout() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+type Name = unsafe extern "C" fn(c_int) -> *const c_char;
+
+fn name_function() -> Option<Name> {
+    // SAFETY: `const char * ggml_op_name(enum ggml_op)` in both versions.
+    unsafe { function(c"ggml_op_name") }
+}
+
+/// The name of an op: from our table, else the host's, else its number.
+pub fn op_name(number: c_int) -> String {
+    if let Some((_, name)) = OP_NAMES.iter().find(|(known, _)| *known == number) {
+        return (*name).to_owned();
+    }
+    // ggml looks into its table without asking how long that is. `check_layout` found our names in it.
+    let is_in_table = OP_NAMES.iter().any(|(known, _)| (0..=*known).contains(&number));
+    match name_function().filter(|_| is_in_table) {
+        // SAFETY: the table reaches beyond the number; the text is a constant.
+        Some(name) => unsafe { CStr::from_ptr(name(number)) }.to_string_lossy().into_owned(),
+        None => format!("op {number}"),
+    }
 }
 
 /// Writes a line with ggml's logger, or to stderr where the host shows none.

@@ -3,6 +3,7 @@
 use crate::abi;
 use crate::device::Runtime;
 use crate::fuse::fuse;
+use crate::host::op_name;
 use crate::memory::{foreign, storage_of};
 use crate::tensor::Tensor;
 use crate::translate::{Call, Place, Source, is_view, translate};
@@ -241,10 +242,8 @@ fn calls<'a>(graph: Graph<'a>) -> Result<Vec<(Tensor<'a>, Call<'a>)>, PlanError>
 }
 
 /// What to call a node in a message.
-pub fn words(node: Tensor<'_>) -> String {
-    let op = abi::OP_NAMES.iter().find(|(number, _)| *number == node.op());
-    let op = op.map_or_else(|| format!("op {}", node.op()), |(_, name)| (*name).to_owned());
-    format!("{op} ({})", node.name())
+fn words(node: Tensor<'_>) -> String {
+    format!("{} ({})", op_name(node.op()), node.name())
 }
 
 /// Buffers of the host, as buffers of a backend. A plan holds those that it uses.

@@ -49,6 +49,12 @@ impl<'a> Tensor<'a> {
         self.0.sources.get(index).and_then(|&pointer| unsafe { Tensor::new(pointer) })
     }
 
+    /// The tensor in whose bytes it lies, unless it has bytes of its own.
+    pub fn view_source(self) -> Option<Tensor<'a>> {
+        // SAFETY: it lives as long as the view, as `new` was promised of operands, of which ggml makes it one.
+        unsafe { Tensor::new(self.0.view_source) }
+    }
+
     /// Every operand that is there.
     pub fn sources(self) -> impl Iterator<Item = Tensor<'a>> {
         (0..SOURCES).filter_map(move |index| self.optional(index))

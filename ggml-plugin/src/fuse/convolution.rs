@@ -1,9 +1,9 @@
 //! The convolution with its window: concat(window, transposed tokens) → ssm_conv, and the last columns of what was
 //! joined, copied back to the window's place. ssm_conv_step reads the tokens where they lie, so nothing is transposed.
 
-use super::{Calls, range_of};
+use super::{Calls, overlap, range_of};
 use crate::tensor::Tensor;
-use crate::translate::{Call, Place, Source, is_view};
+use crate::translate::{Call, Place, Source};
 use smallvec::smallvec;
 use ssmgraph_ops::{Concat, Cpy, Op, SsmConv, SsmConvStep};
 
@@ -45,6 +45,11 @@ fn found<'a>(calls: &Calls<'a, '_>, index: usize) -> Option<(Call<'a>, [usize; 2
     let op = SsmConvStep { bias, silu, snapshots: 1 };
     let step = Call { op: op.into(), inputs, results: smallvec![conv.results[0], state] };
 
+    // Taps and bias may be what the copy has written.
+    let in_target = |source: &Source<'_>| matches!(source, Source::Place(place) if overlap(place, &target));
+    if overlap(&conv.results[0], &target) || conv.inputs[1..].iter().any(in_target) {
+        return None;
+    }
     let folded = [join, copy];
     let inputs_are_kept = step.inputs.iter().all(|input| calls.is_kept(input, join + 1..index, &folded));
     // The window is written when the convolution runs: before its copy was due, or after.
@@ -55,7 +60,7 @@ fn found<'a>(calls: &Calls<'a, '_>, index: usize) -> Option<(Call<'a>, [usize; 2
 }
 
 /// Whether a call copies the last `count` columns of what was joined, and is the only reader of the view of them.
-fn copies_last(calls: &Calls<'_, '_>, index: usize, joined: &Place<'_>, count: usize) -> bool {
+fn copies_last<'a>(calls: &Calls<'a, '_>, index: usize, joined: &Place<'a>, count: usize) -> bool {
     let Some(Call { op: Op::Cpy(Cpy { to }), inputs, .. }) = calls.call(index) else { return false };
     let Some(Source::Place(last)) = inputs.first() else { return false };
     let [columns, channels, sequences, _] = joined.layout.ne;
@@ -72,11 +77,11 @@ fn copies_last(calls: &Calls<'_, '_>, index: usize, joined: &Place<'_>, count: u
 }
 
 /// Whether a tensor is a view of another, through views that nobody else reads.
-fn is_only_view(calls: &Calls<'_, '_>, mut view: Tensor<'_>, whole: Tensor<'_>) -> bool {
+fn is_only_view<'a>(calls: &Calls<'a, '_>, mut view: Tensor<'a>, whole: Tensor<'a>) -> bool {
     while view.pointer() != whole.pointer() {
         let inner = view.source(0);
         match inner {
-            Ok(inner) if is_view(view) && calls.graph.is_private(view) => view = inner,
+            Ok(inner) if calls.is_private_view(view) => view = inner,
             _ => return false,
         }
     }

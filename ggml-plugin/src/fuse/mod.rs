@@ -2,7 +2,9 @@
 //!
 //! A part is folded only if nobody else sees its result: the host says how often each tensor is read. What a part reads
 //! is then read later than the host has planned, and the host may have given that memory to another node meanwhile; so
-//! each fusion asks whether a call in between writes there ([`Calls::is_kept`]).
+//! each fusion asks whether a call in between writes there ([`Calls::is_kept`]). What a part writes beyond its result may
+//! be written earlier or later: nobody in between may read or write there ([`Calls::is_unused`]), and as the results of
+//! one call come in no order, they must lie apart.
 
 mod convolution;
 mod gate;
@@ -13,7 +15,7 @@ use crate::abi;
 use crate::device::Runtime;
 use crate::plan::Graph;
 use crate::tensor::Tensor;
-use crate::translate::{Call, Place, Source};
+use crate::translate::{Call, Place, Source, is_view};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -52,10 +54,12 @@ impl<'a, 'r> Calls<'a, 'r> {
         self.slots.get(index)?.as_ref().map(|(_, call)| call)
     }
 
-    /// The place of the call whose whole result an operand is, if this operand is the only reader of it.
+    /// The place of the call whose whole result an operand is, if this operand is the only reader of it. A result in
+    /// the bytes of another tensor changes that one too.
     fn private_maker(&self, operand: &Source<'a>) -> Option<usize> {
         let Source::Place(place) = operand else { return None };
-        let whole = place.offset_bytes == 0 && self.graph.is_private(place.tensor);
+        let is_own = place.tensor.view_source().is_none();
+        let whole = is_own && place.offset_bytes == 0 && self.graph.is_private(place.tensor);
         let index = whole.then(|| self.makers.get(&place.tensor.pointer()).copied()).flatten()?;
         self.call(index).map(|_| index)
     }
@@ -71,6 +75,14 @@ impl<'a, 'r> Calls<'a, 'r> {
         let reads = |source: &Source<'a>| matches!(source, Source::Place(read) if overlap(read, place));
         self.is_kept(&Source::Place(*place), range.clone(), folded)
             && self.others(range, folded).all(|call| !call.inputs.iter().any(reads))
+    }
+
+    /// Whether a tensor is a view that is read once. Views of other parts of the whole graph do not count: a plan would
+    /// not notice that they have got another reader.
+    fn is_private_view(&self, tensor: Tensor<'a>) -> bool {
+        is_view(tensor)
+            && self.graph.is_private(tensor)
+            && self.graph.nodes().any(|node| node.pointer() == tensor.pointer())
     }
 
     fn others(&self, range: Range<usize>, folded: &[usize]) -> impl Iterator<Item = &Call<'a>> {

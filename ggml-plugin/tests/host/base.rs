@@ -20,6 +20,9 @@ pub enum Base {
 /// Bytes of a tensor in ggml's own memory, as the plugin expects them.
 const OVERHEAD_BYTES: usize = 368;
 
+/// An op of ggml that the plugin does not know.
+pub const NOT_OURS: (i32, &str) = (50, "CLAMP");
+
 impl Base {
     /// Where the compiled library lies; `None` for a host that has none.
     pub fn path(self, version: i32) -> Option<PathBuf> {
@@ -52,8 +55,8 @@ impl Base {
     /// The names of ggml's ops in the order of their numbers, as a list in C.
     fn names(self) -> String {
         let last = abi::OP_NAMES.iter().map(|&(number, _)| number).max().unwrap_or(0);
-        let name =
-            |number| abi::OP_NAMES.iter().find(|&&(of, _)| of == number).map_or("OTHER", |&(_, name)| name);
+        let ours = abi::OP_NAMES.iter().chain([&NOT_OURS]);
+        let name = |number| ours.clone().find(|&&(of, _)| of == number).map_or("OTHER", |&(_, name)| name);
         let shift = i32::from(self == Base::OtherNumbers);
         let names: Vec<String> = (0..=last).map(|number| format!("\"{}\"", name(number + shift))).collect();
         names.join(",")

@@ -1,5 +1,6 @@
 //! What a device says about nodes that have no memory, or make no sense.
 
+use crate::base::NOT_OURS;
 use crate::graph::{Node, blank, edit, float, packed, set_op};
 use crate::nodes::{forms, type_number, words};
 use crate::plugin::Host;
@@ -175,4 +176,10 @@ fn said_once(host: Host) {
     edit(x, |x| x.ne[1] = 3);
     assert!(!host.device().supports(node));
     assert!(host.lines().contains("[4, 3, 1, 1]"));
+    // What we do not know has the host's name; what it may not know either has a number.
+    for (number, name) in [NOT_OURS, (9999, "op 9999"), (-1, "op -1")] {
+        set_op(node, number, &[], &[x]);
+        assert!(!host.device().supports(node));
+        assert!(host.lines().contains(&format!("declines {name} of")), "{}", host.lines());
+    }
 }

@@ -12,6 +12,7 @@ mod compute;
 mod cuda;
 mod declines;
 mod errors;
+mod folds;
 mod fusion;
 mod graph;
 mod loading;
@@ -21,6 +22,8 @@ mod plans;
 mod plugin;
 mod recurrent;
 mod registration;
+mod reuse;
+mod sketch;
 
 use base::Base;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -90,6 +93,8 @@ fn scenarios() -> Vec<Scenario> {
     overlaps::add(&mut add);
     recurrent::add(&mut add);
     fusion::add(&mut add);
+    folds::add(&mut add);
+    reuse::add(&mut add);
     plans::add(&mut add);
     errors::add(&mut add);
     cuda::add(&mut add);
