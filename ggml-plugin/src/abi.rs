@@ -58,6 +58,8 @@ nodes! {
     OP_MUL = 7 "MUL";
     /// Quotient.
     OP_DIV = 8 "DIV";
+    /// Square.
+    OP_SQR = 9 "SQR";
     /// Sum of all elements.
     OP_SUM = 14 "SUM";
     /// Sum of each row.

@@ -27,6 +27,12 @@ pub fn binary(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     Ok(Call::of(Binary { function }, [a, b], [result]))
 }
 
+/// SQR: an operand times itself.
+pub fn square(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
+    let [x] = operands(node)?;
+    Ok(Call::of(Binary { function: BinaryFunction::Mul }, [x, x], [Place::of(node)?]))
+}
+
 /// UNARY.
 pub fn unary(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let function = match node.int(0) {

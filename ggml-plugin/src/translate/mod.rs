@@ -104,6 +104,7 @@ pub fn is_view(node: Tensor<'_>) -> bool {
 pub fn translate(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let call = match node.op() {
         abi::OP_ADD | abi::OP_SUB | abi::OP_MUL | abi::OP_DIV => elementwise::binary(node),
+        abi::OP_SQR => elementwise::square(node),
         abi::OP_UNARY => elementwise::unary(node),
         abi::OP_GLU => elementwise::glu(node),
         abi::OP_SCALE => elementwise::scale(node),

@@ -1,10 +1,10 @@
 //! Every op that the plugin translates, on every conformance case that ggml has a node for, against the reference.
 
 use crate::graph::{Arena, Graph, address_of, edit, packed};
-use crate::nodes::{expected, forms, ramp, words, wrong};
+use crate::nodes::{cases, expected, forms, ramp, words, wrong};
 use crate::plugin::Host;
 use crate::{Add, Hosts};
-use ssmgraph::ops::{Layout, OpKind};
+use ssmgraph::ops::Layout;
 use ssmgraph_ggml::abi;
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn every_op(host: Host) {
     let stream = device.stream();
     let mut computed = BTreeSet::new();
     let mut failures = Vec::new();
-    for case in OpKind::ALL.iter().flat_map(|kind| kind.cases()) {
+    for case in cases() {
         let elements: usize = case.inputs.iter().map(|input| input.layout().elements()).sum();
         if host.setting.cuda && elements > EMULATED_ELEMENTS_MAX {
             continue;

@@ -1,13 +1,13 @@
 //! Conformance cases of our ops as nodes of a host.
 
 use crate::graph::{Arena, Node, edit, float};
-use ssmgraph::ops::binary::BinaryFunction;
+use ssmgraph::ops::binary::{Binary, BinaryFunction};
 use ssmgraph::ops::gated_delta_net::Grouping;
 use ssmgraph::ops::glu::GluFunction;
 use ssmgraph::ops::l2_norm::Form as NormForm;
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::Function;
-use ssmgraph::ops::{Case, DType, HostTensor, Layout, MulMat, MulMatId, Op};
+use ssmgraph::ops::{Case, DType, HostTensor, Layout, MulMat, MulMatId, Op, OpKind};
 use ssmgraph_ggml::abi;
 
 /// A node that does what a case does.
@@ -25,6 +25,18 @@ pub struct Form {
     pub result: Layout,
     /// The operand over which the host puts the result.
     pub over: Option<usize>,
+}
+
+/// The conformance cases, and products of operands with themselves.
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = OpKind::ALL.iter().flat_map(|kind| kind.cases()).collect();
+    let square = |case: &Case| {
+        let is_product = case.op == Op::from(Binary { function: BinaryFunction::Mul });
+        let x = case.inputs.first()?.clone();
+        is_product.then(|| Case { inputs: vec![x.clone(), x], ..case.clone() })
+    };
+    cases.extend(cases.iter().filter_map(square).collect::<Vec<_>>());
+    cases
 }
 
 /// Every node that does what a case does; none for what ggml has no node for.
@@ -50,7 +62,14 @@ pub fn forms(case: &Case) -> Vec<Form> {
     let dtype = |index: usize| case.inputs[index].layout().dtype;
     match &case.op {
         Op::Unary(op) => vec![form(abi::OP_UNARY, &[unary_number(op.function)])],
-        Op::Binary(op) => vec![form(binary_number(op.function), &[])],
+        Op::Binary(op) => {
+            let mut both = vec![form(binary_number(op.function), &[])];
+            let [a, b] = &case.inputs[..] else { unreachable!("two operands") };
+            let is_square =
+                op.function == BinaryFunction::Mul && (a.layout(), a.bytes()) == (b.layout(), b.bytes());
+            both.extend(is_square.then(|| Form { sources: vec![0], ..form(abi::OP_SQR, &[]) }));
+            both
+        }
         Op::Glu(op) => vec![form(abi::OP_GLU, &[glu_number(op.function), i32::from(op.swapped)])],
         Op::Scale(op) => vec![form(abi::OP_SCALE, &[float(op.scale), float(op.bias)])],
         Op::Sum(_) => vec![form(abi::OP_SUM, &[])],
