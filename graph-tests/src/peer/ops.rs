@@ -298,8 +298,8 @@ unsafe fn node(
 
 /// Whether every value and its square are ordinary numbers.
 fn is_ordinary(values: &HostTensor) -> bool {
-    let is_integer = matches!(values.layout().dtype, DType::I32 | DType::I64);
-    is_integer || values.to_f64().iter().all(|value| *value == 0.0 || (1e-15..1e15).contains(&value.abs()))
+    let is_float = matches!(values.layout().dtype, DType::F32 | DType::F16 | DType::BF16);
+    !is_float || values.to_f64().iter().all(|value| *value == 0.0 || (1e-15..1e15).contains(&value.abs()))
 }
 
 fn ids_are_rows(ids: &HostTensor) -> bool {
