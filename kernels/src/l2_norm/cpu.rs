@@ -1,7 +1,7 @@
 //! As `rms_norm`: each row is copied into the worker's scratch, divided there and stored.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, rows_of};
+use crate::shared::call::{Call, change_rows};
 use crate::shared::pool::Worker;
 use crate::shared::{reduce, simd};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
@@ -21,17 +21,7 @@ impl CpuKernel for L2Norm {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
-        let (x, y) = (&call.inputs[0], &call.results[0]);
-        if x.layout().is_empty() {
-            return Ok(());
-        }
-        let values = &mut own[..x.ne()[0]];
-        for row in rows_of(x.layout(), worker) {
-            x.load(row, 0, values);
-            divide(values, *self);
-            // SAFETY: rows are shared out among the workers, each to one.
-            unsafe { y.store(row, 0, values) }
-        }
+        change_rows(call, worker, own, |_, values, _| divide(values, *self));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! before squares are formed, so a row far from 0 loses nothing.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, rows_of};
+use crate::shared::call::{Call, change_rows};
 use crate::shared::pool::Worker;
 use crate::shared::{reduce, simd};
 use ssmgraph_ops::{Layout, Norm, OpError};
@@ -21,17 +21,7 @@ impl CpuKernel for Norm {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
-        let (x, y) = (&call.inputs[0], &call.results[0]);
-        if x.layout().is_empty() {
-            return Ok(());
-        }
-        let values = &mut own[..x.ne()[0]];
-        for row in rows_of(x.layout(), worker) {
-            x.load(row, 0, values);
-            normalise(values, self.eps);
-            // SAFETY: rows are shared out among the workers, each to one.
-            unsafe { y.store(row, 0, values) }
-        }
+        change_rows(call, worker, own, |_, values, _| normalise(values, self.eps));
         Ok(())
     }
 }

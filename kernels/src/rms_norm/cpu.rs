@@ -1,8 +1,7 @@
-//! Each row is copied into the worker's scratch, normalised there and stored: one pass over memory, whatever
-//! the type and stride, and safe when y takes over x's memory.
+//! Each row is copied into the worker's scratch, normalised there and stored.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, repeat_row, rows_of};
+use crate::shared::call::{Call, change_rows, repeat_row};
 use crate::shared::pool::Worker;
 use crate::shared::{reduce, simd};
 use ssmgraph_ops::{Layout, OpError, RmsNorm};
@@ -21,28 +20,20 @@ impl CpuKernel for RmsNorm {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
-        let (x, w, y) = (&call.inputs[0], call.inputs.get(1), &call.results[0]);
-        if x.layout().is_empty() {
-            return Ok(());
-        }
-        let (values, own) = own.split_at_mut(x.ne()[0]);
-        for row in rows_of(x.layout(), worker) {
-            x.load(row, 0, values);
+        let w = call.inputs.get(1);
+        change_rows(call, worker, own, |row, values, own| {
             normalise(values, self.eps);
-            if let Some(w) = w {
-                let w_row = repeat_row(row, w.ne());
-                match w.f32_row(w_row) {
-                    Some(weights) => multiply(values, weights),
-                    None => {
-                        let weights = &mut own[..w.ne()[0]];
-                        w.load(w_row, 0, weights);
-                        multiply(values, weights);
-                    }
+            let Some(w) = w else { return };
+            let w_row = repeat_row(row, w.ne());
+            match w.f32_row(w_row) {
+                Some(weights) => multiply(values, weights),
+                None => {
+                    let weights = &mut own[..w.ne()[0]];
+                    w.load(w_row, 0, weights);
+                    multiply(values, weights);
                 }
             }
-            // SAFETY: rows are shared out among the workers, each to one.
-            unsafe { y.store(row, 0, values) }
-        }
+        });
         Ok(())
     }
 }

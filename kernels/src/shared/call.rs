@@ -493,6 +493,28 @@ pub fn rows_of(layout: &Layout, worker: &Worker<'_>) -> impl Iterator<Item = Row
     worker.share(row_count(&layout)).map(move |row| layout.row_index(row))
 }
 
+/// Changes each of the worker's rows of operand 0 in scratch, and stores it as the same row of result 0: one pass over
+/// memory, whatever the type and stride, and safe where the result takes the operand's memory over. `change` gets the
+/// row's indices, its values, and the scratch behind them.
+pub fn change_rows(
+    call: &Call,
+    worker: &Worker<'_>,
+    own: &mut [f32],
+    mut change: impl FnMut(Row, &mut [f32], &mut [f32]),
+) {
+    let (x, y) = (&call.inputs[0], &call.results[0]);
+    if x.layout().is_empty() {
+        return;
+    }
+    let (values, rest) = own.split_at_mut(x.ne()[0]);
+    for row in rows_of(x.layout(), worker) {
+        x.load(row, 0, values);
+        change(row, values, rest);
+        // SAFETY: rows are shared out among the workers, each to one.
+        unsafe { y.store(row, 0, values) }
+    }
+}
+
 /// The indices in a source that is repeated along whole axes to cover a row of a larger tensor.
 pub fn repeat_row(row: Row, ne: [usize; 4]) -> Row {
     [row[0] % ne[1], row[1] % ne[2], row[2] % ne[3]]

@@ -2,7 +2,7 @@
 //! division run from cache; then it is stored.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, repeat_row, rows_of};
+use crate::shared::call::{Call, change_rows, repeat_row};
 use crate::shared::pool::Worker;
 use crate::shared::{math, reduce, simd};
 use ssmgraph_ops::{Layout, OpError, SoftMax};
@@ -21,13 +21,8 @@ impl CpuKernel for SoftMax {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
-        let (x, mask, y) = (&call.inputs[0], call.inputs.get(1), &call.results[0]);
-        if x.layout().is_empty() {
-            return Ok(());
-        }
-        let (values, own) = own.split_at_mut(x.ne()[0]);
-        for row in rows_of(x.layout(), worker) {
-            x.load(row, 0, values);
+        let mask = call.inputs.get(1);
+        change_rows(call, worker, own, |row, values, own| {
             match mask {
                 None => scale_and_add(values, self.scale, &[0.0]),
                 Some(mask) => {
@@ -37,9 +32,7 @@ impl CpuKernel for SoftMax {
                 }
             }
             to_shares(values);
-            // SAFETY: rows are shared out among the workers, each to one.
-            unsafe { y.store(row, 0, values) }
-        }
+        });
         Ok(())
     }
 }
