@@ -2,6 +2,7 @@
 
 use crate::check::{Extent, check_call};
 use crate::memory::{Memory, OutOfMemory};
+use crate::mul_mat::panels::Format;
 use crate::numerics::{Forms, Variant};
 use crate::shared::call::{Call, In, Out, Shared};
 use crate::shared::pool::{KernelPanic, Pool, WORKERS_MAX, Worker};
@@ -58,6 +59,12 @@ pub trait CpuKernel: Sync {
 
     /// Scratch that a call needs, in whichever form.
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch;
+
+    /// The panels that the kernel reads operand 0 in, where it is a weight that nobody can write; `None` from a kernel
+    /// that reads all operands where they lie.
+    fn packing(&self, _inputs: &[Layout]) -> Option<Format> {
+        None
+    }
 
     /// This worker's share of a call. Every worker of the run calls it; `own` is the worker's own scratch,
     /// undefined at the start.
@@ -152,8 +159,11 @@ impl Program {
     /// Checks every step and binds it to its memory, for runs on `workers` workers (1 to
     /// [`crate::WORKERS_MAX`]), in the forms that `forms` chooses.
     ///
+    /// Weights that nobody can write are packed for the kernels that read them, unless they are for an earlier
+    /// program.
+    ///
     /// Errors: memory outside a buffer, results that overlap what they must not, an op without a kernel for
-    /// these layouts, no memory for scratch.
+    /// these layouts, no memory for scratch or for the panels of a weight.
     pub fn new(steps: Vec<Step>, workers: usize, forms: Forms) -> Result<Program, ProgramError> {
         let mut scratch = Scratch::default();
         let mut variants = Vec::with_capacity(steps.len());
@@ -182,7 +192,7 @@ impl Program {
         let calls = steps
             .into_iter()
             .zip(variants)
-            .map(|(step, variant)| bind(step, variant, &shared))
+            .map(|(step, variant)| bind(step, variant, &shared, workers.clamp(1, WORKERS_MAX)))
             .collect::<Result<_, _>>()?;
         Ok(Program {
             calls,
@@ -300,12 +310,13 @@ fn extents(places: &[Place]) -> Vec<Extent> {
     places.iter().map(extent).collect()
 }
 
-fn bind(step: Step, variant: usize, shared: &Arc<Memory>) -> Result<Bound, ProgramError> {
+fn bind(step: Step, variant: usize, shared: &Arc<Memory>, workers: usize) -> Result<Bound, ProgramError> {
     let (inputs, results) = (layouts(&step.inputs), layouts(&step.results));
-    let work = kernel_of(&step.op)?.work(&inputs, &results);
+    let kernel = kernel_of(&step.op)?;
+    let work = kernel.work(&inputs, &results);
     // SAFETY: `check_call` found the span of each place inside its buffer and aligned, results writable and
     // without overlap; the program keeps the buffers alive and holds their locks while it runs.
-    let call = unsafe {
+    let mut call = unsafe {
         Call {
             inputs: step
                 .inputs
@@ -319,7 +330,12 @@ fn bind(step: Step, variant: usize, shared: &Arc<Memory>) -> Result<Bound, Progr
                 .collect(),
             shared: Shared::new(shared.start(), shared.len()),
             variant,
+            packed: None,
         }
     };
+    if let (Some(format), false) = (kernel.packing(&inputs), call.results[0].layout().is_empty()) {
+        let Place { memory, offset_bytes, .. } = &step.inputs[0];
+        call.packed = memory.panels(*offset_bytes, &call.inputs[0], format, workers)?;
+    }
     Ok(Bound { op: step.op, call, alone: work < ALONE_WORK_MAX })
 }

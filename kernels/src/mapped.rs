@@ -4,6 +4,10 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// All maps, to find the one that an address lies in.
+static MAPS: Mutex<Vec<Weak<Mmap>>> = Mutex::new(Vec::new());
 
 /// A whole file mapped read-only into memory. An empty file is an empty slice.
 ///
@@ -13,7 +17,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct MappedFile {
     // `None` for an empty file, which some systems refuse to map.
-    map: Option<Mmap>,
+    map: Option<Arc<Mmap>>,
 }
 
 impl MappedFile {
@@ -32,15 +36,39 @@ impl MappedFile {
         // SAFETY: `is_file` and the length were checked above; the map is private and read-only and `Mmap`
         // unmaps it when dropped, so no reference outlives it. That nobody truncates the file meanwhile is
         // the condition stated on the type.
-        let map = unsafe { Mmap::map(&file)? };
+        let map = Arc::new(unsafe { Mmap::map(&file)? });
+        let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.retain(|map| map.strong_count() > 0);
+        maps.push(Arc::downgrade(&map));
         Ok(MappedFile { map: Some(map) })
     }
 }
 
 impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or(&[])
+        self.map.as_ref().map_or(&[], |map| map)
     }
+}
+
+/// Tells the system that the process does not need these bytes in memory for now, where they lie in a mapped file; it
+/// reads them anew if they are touched again. Does nothing for other bytes.
+pub(crate) fn release(address: usize, bytes: usize) {
+    #[cfg(unix)]
+    {
+        let maps: Vec<Arc<Mmap>> =
+            MAPS.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let offset_in = |map: &Mmap| {
+            let offset = address.checked_sub(map.as_ptr() as usize)?;
+            (offset <= map.len() && bytes <= map.len() - offset).then_some(offset)
+        };
+        if let Some((map, offset)) = maps.iter().find_map(|map| Some((map, offset_in(map)?))) {
+            // SAFETY: the map is one of a file, private and never written: its pages come back as they were.
+            // If the system refuses, they stay.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (address, bytes);
 }
 
 #[cfg(test)]

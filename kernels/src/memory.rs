@@ -3,6 +3,9 @@
 //! Safe code sees [`Memory`] only: copies in and copies out, each under the buffer's own lock. A program
 //! holds the locks of all its buffers while it runs, so that safe code cannot race with a kernel.
 
+use crate::mapped;
+use crate::mul_mat::panels::{Cache, Format, Packed};
+use crate::shared::call::In;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
@@ -25,11 +28,15 @@ pub struct Memory {
     bytes: usize,
     owner: Owner,
     lock: Mutex<()>,
+    /// Panels of the weights that lie here, for read-only bytes.
+    panels: Cache,
 }
 
 enum Owner {
     /// Allocated here; freed on drop.
     Heap,
+    /// The same, and never written any more.
+    Frozen,
     /// Kept alive by somebody else's bytes, never written.
     Shared { _keep: Arc<dyn AsRef<[u8]> + Send + Sync> },
     /// Owned by a program in another language, which has promised to keep it.
@@ -50,14 +57,20 @@ impl Memory {
         let layout = heap_layout(bytes).ok_or(OutOfMemory { bytes })?;
         // SAFETY: the layout has at least one byte.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { bytes })?;
-        Ok(Memory { start, bytes, owner: Owner::Heap, lock: Mutex::new(()) })
+        Ok(Memory { start, bytes, owner: Owner::Heap, lock: Mutex::new(()), panels: Cache::default() })
     }
 
     /// Read-only bytes of another owner, without a copy.
     pub fn shared(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Memory {
         let slice = (*owner).as_ref();
         let (start, bytes) = (NonNull::from(slice).cast(), slice.len());
-        Memory { start, bytes, owner: Owner::Shared { _keep: owner }, lock: Mutex::new(()) }
+        Memory {
+            start,
+            bytes,
+            owner: Owner::Shared { _keep: owner },
+            lock: Mutex::new(()),
+            panels: Cache::default(),
+        }
     }
 
     /// Writable bytes that another program owns, without a copy.
@@ -66,7 +79,7 @@ impl Memory {
     /// While the memory lives, `start` is valid for reads and writes of `bytes` bytes (for reads, if no call writes
     /// there), and while a program over it runs or bytes are copied, nobody else writes there.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize) -> Memory {
-        Memory { start, bytes, owner: Owner::Foreign, lock: Mutex::new(()) }
+        Memory { start, bytes, owner: Owner::Foreign, lock: Mutex::new(()), panels: Cache::default() }
     }
 
     /// Address of the first byte.
@@ -86,7 +99,39 @@ impl Memory {
 
     /// Whether the bytes may be written.
     pub fn is_writable(&self) -> bool {
-        !matches!(self.owner, Owner::Shared { .. })
+        !matches!(self.owner, Owner::Shared { .. } | Owner::Frozen)
+    }
+
+    /// Read-only from now on: weights that lie here are packed once.
+    pub fn freeze(mut self) -> Memory {
+        if let Owner::Heap = self.owner {
+            self.owner = Owner::Frozen;
+        }
+        self
+    }
+
+    /// The panels of the weight `a`, which lies at this offset; `None` where somebody may write it, since they would
+    /// not follow.
+    ///
+    /// Pages of a mapped file that have been packed are given back to the system, which brings them again when
+    /// something else reads there: the panels take their place, and not more memory. Owned bytes stay beside theirs.
+    ///
+    /// Errors: the system refuses the memory.
+    pub(crate) fn panels(
+        &self,
+        offset_bytes: usize,
+        a: &In,
+        format: Format,
+        workers: usize,
+    ) -> Result<Option<Arc<Packed>>, OutOfMemory> {
+        if self.is_writable() {
+            return Ok(None);
+        }
+        let (panels, is_new) = self.panels.panels(offset_bytes, a, format, workers)?;
+        if is_new {
+            mapped::release(self.address() + offset_bytes, a.layout().span_bytes());
+        }
+        Ok(Some(panels))
     }
 
     /// Copies bytes in, starting at `offset`.
@@ -135,7 +180,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let (Owner::Heap, Some(layout)) = (&self.owner, heap_layout(self.bytes)) {
+        if let (Owner::Heap | Owner::Frozen, Some(layout)) = (&self.owner, heap_layout(self.bytes)) {
             // SAFETY: allocated in `zeroed` with the same layout, and freed once.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }

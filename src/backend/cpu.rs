@@ -99,9 +99,7 @@ impl Backend for CpuBackend {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Buffer>, BackendError> {
-        let memory = Memory::zeroed(bytes)
-            .map_err(|refused| BackendError::OutOfMemory { backend: CPU.into(), bytes: refused.bytes })?;
-        Ok(Arc::new(CpuBuffer(Arc::new(memory))))
+        Ok(Arc::new(CpuBuffer(Arc::new(zeroed(bytes)?))))
     }
 
     fn adopt(
@@ -115,9 +113,9 @@ impl Backend for CpuBackend {
         if (all.as_ptr() as usize + range.start).is_multiple_of(8) {
             return Ok((Arc::new(CpuBuffer(Arc::new(Memory::shared(bytes.clone())))), range.start));
         }
-        let copy = self.allocate(range.len())?;
-        copy.write(0, &all[range])?;
-        Ok((copy, 0))
+        let copy = zeroed(range.len())?;
+        copy.write(0, &all[range]);
+        Ok((Arc::new(CpuBuffer(Arc::new(copy.freeze()))), 0))
     }
 
     fn compile(&self, steps: Vec<Step>) -> Result<Box<dyn Program>, BackendError> {
@@ -133,6 +131,14 @@ impl Program for CpuProgram {
     fn run(&mut self, observer: Option<&dyn Observer>) -> Result<(), BackendError> {
         self.0.run(observer).map_err(error)
     }
+}
+
+fn zeroed(bytes: usize) -> Result<Memory, BackendError> {
+    let refused = |refused: kernels::OutOfMemory| BackendError::OutOfMemory {
+        backend: CPU.into(),
+        bytes: refused.bytes,
+    };
+    Memory::zeroed(bytes).map_err(refused)
 }
 
 fn host_step(step: Step) -> Result<kernels::Step, BackendError> {

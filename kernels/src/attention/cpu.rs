@@ -6,7 +6,7 @@
 //! widened, once for all of them.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::mul_mat::rows::dots;
+use crate::mul_mat::dots::dots;
 use crate::shared::call::{Call, In, Row};
 use crate::shared::pool::Worker;
 use crate::shared::{math, reduce, simd};
@@ -261,14 +261,14 @@ impl WithSimd for Scores<'_> {
             for (key, row) in keys.iter_mut().enumerate() {
                 *row = self.keys.row(tile * TILE_KEYS + key);
             }
-            let [sums] = dots::<S, TILE_KEYS, 1>(simd, keys, [self.query], &mut [], true, true);
+            let sums = dots::<S, TILE_KEYS>(simd, keys, self.query);
             for key in 0..TILE_KEYS {
                 scores[key] = simd.reduce_sum_f32s(sums[key]) * self.scale;
             }
         }
         for (key, score) in rest.iter_mut().enumerate() {
             let key = self.keys.row(whole + key);
-            let [[sum]] = dots::<S, 1, 1>(simd, [key], [self.query], &mut [], true, true);
+            let [sum] = dots::<S, 1>(simd, [key], self.query);
             *score = simd.reduce_sum_f32s(sum) * self.scale;
         }
     }

@@ -1,191 +1,300 @@
-//! Products of q8_0 rows with rows of b rounded to the same blocks.
+//! Products of block formats: panels of weights with columns of b rounded to the same blocks.
 //!
-//! A block of 32 products is formed in integers, exactly, as several partial sums; each partial sum is scaled
-//! and added to a lane of its own, and the lanes are summed once at the end. How many partial sums there are
-//! depends on the instruction set alone, never on the tile.
+//! A block's 32 products are summed in integers, exactly, so that it does not matter which instructions do it; the
+//! sum, times the product of both scales, is added to the output's one accumulator with one rounding, block after
+//! block. Results are the same to the bit on every instruction set, and whatever is computed beside them.
 
-use super::cpu::{Part, TILE_ROWS, blocks_in_row};
+use super::columns::{GROUP_COLUMNS, Group, Places, Rounded};
+use super::cpu::{Columns, Part};
+use super::panels::{BLOCK_BYTES, Format, PANEL_ROWS};
 use crate::kernel::Scratch;
-use crate::shared::call::{Call, In, Shared, row_count, rows_of};
+use crate::shared::call::{Call, In, Shared};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
 use half::f16;
+use once_cell::sync::Lazy;
 use ssmgraph_ops::Layout;
-use ssmgraph_ops::quant::{Q8_0_BLOCK, Q8_0_BYTES, quantize_q8_0};
+use ssmgraph_ops::quant::Q8_0_BLOCK;
 use std::ops::Range;
 
-/// Lanes of an output's accumulator in portable code.
-const LANES: usize = 16;
+/// Bytes of b that shall stay in the second-level cache while panels pass by.
+const CACHED_BYTES: usize = 1 << 20;
 
-/// Columns in a tile.
-const TILE_COLUMNS: usize = 4;
+/// Outputs of a panel with a group, column by column.
+pub(super) type Outputs = [[f32; PANEL_ROWS]; GROUP_COLUMNS];
 
-/// Bytes of b that shall stay in the second-level cache.
-const PANEL_BYTES: usize = 1 << 20;
-
-/// A stored block of weights.
-pub(super) type Block = [u8; Q8_0_BYTES];
-
-/// A rounded row of b.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Column<'a> {
-    /// One scale per block.
-    pub scales: &'a [f32],
-    /// As many blocks of integers.
-    pub integers: &'a [[i8; Q8_0_BLOCK]],
+/// Which instructions form the products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// Whatever the compiler makes of it.
+    Portable,
+    /// AVX2 with FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// Matrix units for whole groups, AVX-512 for the rest.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
-/// Scales of all rows of b, then their integers.
-pub(crate) fn scratch(b: &Layout) -> Scratch {
-    let scales = blocks_in_row(b).saturating_mul(row_count(b)).saturating_mul(size_of::<f32>());
-    Scratch { shared_bytes: scales.saturating_add(b.elements()), own_floats: 0 }
-}
+static LEVEL: Lazy<Level> = Lazy::new(|| *Level::all().last().expect("there is a portable one"));
 
-/// Bytes of the scales of one row of b and of its integers, by the row's running number.
-fn places(b: &Layout, number: usize) -> (Range<usize>, Range<usize>) {
-    let row_len = b.ne[0];
-    let scale_bytes = blocks_in_row(b) * size_of::<f32>();
-    let integers = scale_bytes * row_count(b);
-    (
-        number * scale_bytes..(number + 1) * scale_bytes,
-        integers + number * row_len..integers + (number + 1) * row_len,
-    )
-}
-
-/// Rounds this worker's rows of b.
-pub(crate) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
-    let first = worker.share(row_count(b.layout())).start;
-    for (number, row) in (first..).zip(rows_of(b.layout(), worker)) {
-        let (scales, integers) = places(b.layout(), number);
-        // SAFETY: each row has places of its own, which do not overlap, and belongs to one worker.
-        let (scales, integers) = unsafe { (shared.bytes_mut(scales), shared.bytes_mut(integers)) };
-        let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
-        let integers: &mut [i8] = bytemuck::cast_slice_mut(integers);
-        let mut values = [0.0; Q8_0_BLOCK];
-        for (index, scale) in scales.iter_mut().enumerate() {
-            b.load(row, index * Q8_0_BLOCK, &mut values);
-            let block = simd::vectorize(
-                #[inline(always)]
-                || quantize_q8_0(&values),
-            );
-            *scale = block.scale.to_f32();
-            integers[index * Q8_0_BLOCK..][..Q8_0_BLOCK].copy_from_slice(&block.q);
-        }
-    }
-}
-
-/// Computes one part of the result.
-pub(crate) fn multiply(call: &Call, part: &Part<'_>) {
-    let row_len = call.inputs[1].ne()[0];
-    let panel = (PANEL_BYTES / row_len.max(1) / TILE_COLUMNS * TILE_COLUMNS).max(TILE_COLUMNS);
-    for first_column in part.columns.clone().step_by(panel) {
-        let columns = first_column..part.columns.end.min(first_column + panel);
-        for first_row in part.rows.clone().step_by(TILE_ROWS) {
-            if first_row + TILE_ROWS <= part.rows.end {
-                multiply_rows::<TILE_ROWS>(call, part, first_row, columns.clone());
-            } else {
-                (first_row..part.rows.end)
-                    .for_each(|row| multiply_rows::<1>(call, part, row, columns.clone()));
+impl Level {
+    /// All that this processor has and that nobody forbade, the best last.
+    pub(super) fn all() -> Vec<Level> {
+        let mut levels = vec![Level::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if super::avx2::available() {
+                levels.push(Level::Avx2);
+            }
+            if super::vnni::available() {
+                levels.push(Level::Vnni);
+                if simd::has_matrix_units() {
+                    levels.push(Level::Amx);
+                }
             }
         }
+        levels
     }
-}
 
-/// M rows of a with the columns of a panel.
-fn multiply_rows<const M: usize>(call: &Call, part: &Part<'_>, first_row: usize, columns: Range<usize>) {
-    let weights: [&[Block]; M] = std::array::from_fn(|m| {
-        let row = [first_row + m, part.weights[0], part.weights[1]];
-        call.inputs[0].row_bytes(row).expect("blocks are packed").as_chunks().0
-    });
-    let store = |n: usize, values: &[f32; M]| {
-        // SAFETY: the rows and columns of the part belong to this worker alone.
-        let target = unsafe { call.results[0].f32_row(part.result_row(n), first_row..first_row + M) };
-        target.copy_from_slice(values);
-    };
-    let whole = columns.start + columns.len() / TILE_COLUMNS * TILE_COLUMNS;
-    for first in (columns.start..whole).step_by(TILE_COLUMNS) {
-        let tile = std::array::from_fn(|n| column(call, part, first + n));
-        let values = dots::<M, TILE_COLUMNS>(weights, tile);
-        values.iter().enumerate().for_each(|(n, values)| store(first + n, values));
-    }
-    for n in whole..columns.end {
-        store(n, &dots::<M, 1>(weights, [column(call, part, n)])[0]);
-    }
-}
-
-fn column<'a>(call: &'a Call, part: &Part<'_>, n: usize) -> Column<'a> {
-    let b = call.inputs[1].layout();
-    let [first, batch2, batch3] = part.row_of_b(b, n);
-    let number = first + b.ne[1] * (batch2 + b.ne[2] * batch3);
-    let (scales, integers) = places(b, number);
-    // SAFETY: all workers rounded their rows before the barrier, and nobody writes them since.
-    let (scales, integers) = unsafe { (call.shared.bytes(scales), call.shared.bytes(integers)) };
-    let integers: &[i8] = bytemuck::cast_slice(integers);
-    Column { scales: bytemuck::cast_slice(scales), integers: integers.as_chunks().0 }
-}
-
-/// M rows of weights with N columns, column by column. All have equally many blocks.
-fn dots<const M: usize, const N: usize>(weights: [&[Block]; M], columns: [Column<'_>; N]) -> [[f32; M]; N] {
-    #[cfg(target_arch = "x86_64")]
-    if super::vnni::available() {
-        // SAFETY: the processor has the instructions.
-        return unsafe { super::vnni::dots(weights, columns) };
-    }
-    let mut results = [[0.0; M]; N];
-    for (m, row) in weights.iter().enumerate() {
-        let sums = row_dots(row, &columns);
-        for (result, sum) in results.iter_mut().zip(sums) {
-            result[m] = sum;
+    /// The products of a panel with some columns of a group. All have as many blocks.
+    pub(super) fn products(
+        self,
+        panel: &[u8],
+        blocks: usize,
+        group: Group<'_>,
+        columns: Range<usize>,
+        outputs: &mut Outputs,
+    ) {
+        let count = blocks * group.width;
+        assert!(columns.end <= group.width.min(GROUP_COLUMNS) && panel.len() >= blocks * (BLOCK_BYTES + 32));
+        assert!(group.integers.len() == count * Q8_0_BLOCK);
+        assert!(group.scales.len() == count && group.sums.len() == count);
+        match self {
+            Level::Portable => {
+                columns.for_each(|column| outputs[column] = portable(panel, blocks, group, column))
+            }
+            // SAFETY: the level exists where the processor has the instructions; lengths were checked.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { super::avx2::products(panel, blocks, group, columns, outputs) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Vnni => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx if group.width == GROUP_COLUMNS && columns.len() >= super::amx::COLUMNS_MIN => {
+                // SAFETY: as above, and the group has 16 columns.
+                unsafe { super::amx::products(panel, blocks, group, outputs) }
+            }
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
         }
     }
-    results
 }
 
-fn row_dots<const N: usize>(weights: &[Block], columns: &[Column<'_>; N]) -> [f32; N] {
+fn portable(panel: &[u8], blocks: usize, group: Group<'_>, column: usize) -> [f32; PANEL_ROWS] {
     simd::vectorize(
         #[inline(always)]
         || {
-            let mut sums = [[0.0; LANES]; N];
-            for (index, block) in weights.iter().enumerate() {
-                let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
-                let mut a = [0i16; Q8_0_BLOCK];
-                for (a, &byte) in a.iter_mut().zip(&block[2..]) {
-                    *a = i16::from(byte as i8);
+            let (integers, scales) = panel.split_at(blocks * BLOCK_BYTES);
+            let (integers, _) = integers.as_chunks::<BLOCK_BYTES>();
+            let (scales, _) = scales.as_chunks::<{ 2 * PANEL_ROWS }>();
+            let mut sums = [0.0f32; PANEL_ROWS];
+            for (block, (integers, scales)) in integers.iter().zip(scales).enumerate() {
+                let at = block * group.width + column;
+                let b: &[i8; Q8_0_BLOCK] =
+                    group.integers[at * Q8_0_BLOCK..].first_chunk().expect("a block per column");
+                let mut totals = [0i32; PANEL_ROWS];
+                for four in 0..Q8_0_BLOCK / 4 {
+                    for row in 0..PANEL_ROWS {
+                        for k in 0..4 {
+                            let a = integers[four * 64 + row * 4 + k] as i8;
+                            totals[row] += i32::from(a) * i32::from(b[four * 4 + k]);
+                        }
+                    }
                 }
-                for (sums, column) in sums.iter_mut().zip(columns) {
-                    add_block(sums, &a, &column.integers[index], scale * column.scales[index]);
+                for row in 0..PANEL_ROWS {
+                    let scale = f16::from_le_bytes([scales[2 * row], scales[2 * row + 1]]).to_f32();
+                    sums[row] = (totals[row] as f32).mul_add(scale * group.scales[at], sums[row]);
                 }
             }
-            let mut totals = [0.0; N];
-            for (result, lanes) in totals.iter_mut().zip(&sums) {
-                *result = total(lanes);
-            }
-            totals
+            sums
         },
     )
 }
 
-#[inline(always)]
-fn add_block(sums: &mut [f32; LANES], a: &[i16; Q8_0_BLOCK], b: &[i8; Q8_0_BLOCK], scale: f32) {
-    // A product of two bytes fits 16 bits; the sum of two does not.
-    let mut products = [0i16; Q8_0_BLOCK];
-    for i in 0..Q8_0_BLOCK {
-        products[i] = a[i].wrapping_mul(i16::from(b[i]));
+/// For products with b, of which `listed` rows may have to be brought together by a worker.
+pub(crate) fn scratch(a: &Layout, b: &Layout, listed: usize) -> Scratch {
+    if b.is_empty() {
+        return Scratch::default();
     }
-    for i in 0..LANES {
-        let pair = i32::from(products[i]) + i32::from(products[i + LANES]);
-        sums[i] += pair as f32 * scale;
+    let panel = Format::Q8_0.panel_bytes(a.ne[0]);
+    let groups = columns_at_once(blocks_in_row(a)).min(listed).div_ceil(GROUP_COLUMNS);
+    let gathered = Places::new(blocks_in_row(a), GROUP_COLUMNS).bytes().saturating_mul(groups);
+    let own_floats = panel.saturating_add(gathered) / size_of::<f32>() + VECTOR_FLOATS;
+    Scratch { shared_bytes: Rounded::of(b, Format::Q8_0).bytes(), own_floats }
+}
+
+/// Elements of the widest vector.
+const VECTOR_FLOATS: usize = 16;
+
+/// Where a worker's scratch is aligned to vectors, as bytes.
+fn aligned(own: &mut [f32]) -> &mut [u8] {
+    let skip = own.as_ptr().align_offset(VECTOR_FLOATS * size_of::<f32>()).min(own.len());
+    bytemuck::cast_slice_mut(&mut own[skip..])
+}
+
+fn blocks_in_row(layout: &Layout) -> usize {
+    layout.ne[0] / Q8_0_BLOCK
+}
+
+/// Columns that panels pass by together, whole groups.
+fn columns_at_once(blocks: usize) -> usize {
+    (CACHED_BYTES / Places::new(blocks.max(1), GROUP_COLUMNS).bytes()).clamp(1, 64) * GROUP_COLUMNS
+}
+
+/// Rounds this worker's share of b.
+pub(crate) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
+    Rounded::of(b.layout(), Format::Q8_0).round(b, shared, worker);
+}
+
+/// Computes one part of the result.
+pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
+    let blocks = blocks_in_row(call.inputs[0].layout());
+    let own = if blocks == 0 { &mut [] } else { aligned(own) };
+    let (panel, gathered) = own.split_at_mut(Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK));
+    #[cfg(target_arch = "x86_64")]
+    let _tiles = (*LEVEL == Level::Amx).then(super::amx::Tiles::configure);
+    let rounded = Rounded::of(call.inputs[1].layout(), Format::Q8_0);
+    for first in part.columns.clone().step_by(columns_at_once(blocks)) {
+        let columns = first..part.columns.end.min(first + columns_at_once(blocks));
+        let groups = Groups::new(call, part, rounded, blocks, columns, gathered);
+        for number in part.panels.clone() {
+            groups.with_panel(number, part.panel(call, number, Format::Q8_0, panel));
+        }
     }
 }
 
-/// Halves are added until one lane is left.
-#[inline(always)]
-fn total(lanes: &[f32; LANES]) -> f32 {
-    let mut sums = *lanes;
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            sums[i] += sums[i + half];
+/// The groups of some columns of a part.
+struct Groups<'a> {
+    call: &'a Call,
+    part: &'a Part<'a>,
+    rounded: Rounded,
+    blocks: usize,
+    columns: Range<usize>,
+    /// The groups of listed columns, brought together.
+    gathered: Option<(Places, &'a [u8])>,
+}
+
+impl<'a> Groups<'a> {
+    fn new(
+        call: &'a Call,
+        part: &'a Part<'a>,
+        rounded: Rounded,
+        blocks: usize,
+        columns: Range<usize>,
+        target: &'a mut [u8],
+    ) -> Groups<'a> {
+        let mut groups = Groups { call, part, rounded, blocks, columns, gathered: None };
+        if let Columns::Listed(_) = part.place {
+            let places = Places::new(blocks, groups.columns.len().min(GROUP_COLUMNS));
+            for (index, n) in groups.columns.clone().enumerate() {
+                let row = part.row_of_b(call.inputs[1].layout(), n);
+                // SAFETY: all workers rounded their shares before the barrier, and nobody writes them since.
+                let source = unsafe { rounded.group(&call.shared, row) };
+                let target = &mut target[index / GROUP_COLUMNS * places.bytes()..][..places.bytes()];
+                places.copy(source, row[0] % GROUP_COLUMNS, target, index % GROUP_COLUMNS);
+            }
+            groups.gathered = Some((places, target));
+        }
+        groups
+    }
+
+    /// The group with column n, and which of its columns n is.
+    fn group_of(&self, n: usize) -> (Group<'_>, usize) {
+        match self.gathered {
+            Some((places, bytes)) => {
+                let index = n - self.columns.start;
+                let start = index / GROUP_COLUMNS * places.bytes();
+                (places.group(&bytes[start..start + places.bytes()]), index % GROUP_COLUMNS)
+            }
+            None => {
+                let row = self.part.row_of_b(self.call.inputs[1].layout(), n);
+                // SAFETY: all workers rounded their shares before the barrier, and nobody writes them since.
+                (unsafe { self.rounded.group(&self.call.shared, row) }, row[0] % GROUP_COLUMNS)
+            }
         }
     }
-    sums[0]
+
+    /// The outputs of a panel with all columns.
+    fn with_panel(&self, number: usize, panel: &[u8]) {
+        let rows = self.part.rows_of_panel(self.call, number);
+        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+        let mut next = self.columns.start;
+        while next < self.columns.end {
+            let (group, first) = self.group_of(next);
+            let count = (GROUP_COLUMNS - first).min(self.columns.end - next);
+            LEVEL.products(panel, self.blocks, group, first..first + count, &mut outputs);
+            for (n, values) in (next..next + count).zip(&outputs[first..]) {
+                // SAFETY: the rows and columns of the part belong to this worker alone.
+                let target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
+                target.copy_from_slice(&values[..rows.len()]);
+            }
+            next += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ssmgraph_ops::DType;
+    use ssmgraph_ops::case::Values;
+
+    /// Every level's outputs of 16 rows and some columns.
+    fn outputs(level: Level, blocks: usize, columns: usize, extreme: bool) -> Outputs {
+        let mut values = Values::new(blocks as u64);
+        let a = values.tensor(DType::Q8_0, &[blocks * Q8_0_BLOCK, 13], -2.0, 3.0);
+        let mut a = a.bytes().to_vec();
+        let b = values.tensor(DType::F32, &[blocks * Q8_0_BLOCK, columns], -1.0, 1.5);
+        if extreme {
+            a.chunks_mut(34).for_each(|block| block[2..].fill(0x80));
+        }
+        // SAFETY: the bytes outlive the operands, and the layouts are theirs.
+        let (a, b) = unsafe {
+            let layout = Layout::contiguous(DType::Q8_0, &[blocks * Q8_0_BLOCK, 13]).unwrap();
+            (In::new(a.as_ptr(), layout), In::new(b.bytes().as_ptr(), *b.layout()))
+        };
+        let mut panel = vec![0; Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK)];
+        Format::Q8_0.pack(&a, [0; 3], &mut panel);
+        let rounded = Rounded::of(b.layout(), Format::Q8_0);
+        let mut bytes = vec![0u32; rounded.bytes().div_ceil(4)];
+        // SAFETY: the scratch outlives its use, by this thread alone.
+        let shared = unsafe { Shared::new(bytes.as_mut_ptr().cast(), bytes.len() * 4) };
+        rounded.round(&b, &shared, &Worker::ALONE);
+        #[cfg(target_arch = "x86_64")]
+        let _tiles = (level == Level::Amx).then(super::super::amx::Tiles::configure);
+        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+        // SAFETY: it was written above.
+        let group = unsafe { rounded.group(&shared, [0; 3]) };
+        level.products(&panel, blocks, group, 0..columns, &mut outputs);
+        outputs
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        for (blocks, columns) in [(1, 1), (2, 16), (3, 7), (24, 16), (25, 13), (5, 3)] {
+            for extreme in [false, true] {
+                let want = outputs(Level::Portable, blocks, columns, extreme);
+                for level in Level::all() {
+                    let got = outputs(level, blocks, columns, extreme);
+                    let same = got[..columns] == want[..columns];
+                    assert!(same, "{level:?}: {blocks} blocks, {columns} columns, extreme {extreme}");
+                }
+            }
+        }
+    }
 }

@@ -1,26 +1,20 @@
 //! One matrix product for every shape.
 //!
-//! Each output (m, n) is one vector accumulator that walks k in steps of a vector and is summed across its
-//! lanes once at the end, whatever the tile, the batch size or the number of workers around it: a token's
-//! result does not depend on its neighbours. Tiles of 4 rows × 4 columns reuse what they load; a panel of b
-//! stays in the second-level cache while the rows of a pass by, so that weights are read once per panel
-//! (once in all when few tokens are computed).
+//! Each output (m, n) is one lane of one accumulator that walks k in order, whatever the tile, the batch size or the
+//! number of workers around it: a token's result does not depend on its neighbours. Weights are read in panels of 16
+//! rows (see `panels.rs`); columns whose pieces fit the second-level cache stay there while panels pass by, so that
+//! weights are read once per so many columns (once in all when few tokens are computed).
 //!
-//! Work is split over rows of a and batches; over columns only where those are too few.
+//! Work is split over panels and batches; over columns only where those are too few.
 
-use super::{blocks, rows};
+use super::columns::GROUP_COLUMNS;
+use super::panels::{Format, PANEL_ROWS};
+use super::{blocks, floats};
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, Row};
 use crate::shared::pool::Worker;
-use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{Layout, MulMat, OpError};
 use std::ops::Range;
-
-/// Rows of a in a tile.
-pub(crate) const TILE_ROWS: usize = 4;
-
-/// Fewest columns worth a part of their own when work is split over columns.
-const COLUMNS_MIN: usize = 16;
 
 /// Where columns stand in b and in the result.
 pub(crate) enum Columns<'a> {
@@ -36,13 +30,36 @@ pub(crate) struct Part<'a> {
     pub place: Columns<'a>,
     /// Indices on axes 2 and 3 of a.
     pub weights: [usize; 2],
-    /// Rows of a: index m.
-    pub rows: Range<usize>,
+    /// Panels of a matrix of a, by number.
+    pub panels: Range<usize>,
     /// Columns: numbers n.
     pub columns: Range<usize>,
 }
 
 impl Part<'_> {
+    /// The outputs that a panel makes: index m.
+    pub fn rows_of_panel(&self, call: &Call, number: usize) -> Range<usize> {
+        let start = number * PANEL_ROWS;
+        start..call.results[0].ne()[0].min(start + PANEL_ROWS)
+    }
+
+    /// A panel: as it was packed with its weight, or packed now into the start of `scratch`.
+    pub fn panel<'a>(
+        &self,
+        call: &'a Call,
+        number: usize,
+        format: Format,
+        scratch: &'a mut [u8],
+    ) -> &'a [u8] {
+        if let Some(packed) = &call.packed {
+            return packed.panel(number, self.weights);
+        }
+        let a = &call.inputs[0];
+        let target = &mut scratch[..format.panel_bytes(a.ne()[0])];
+        format.pack(a, [number * PANEL_ROWS, self.weights[0], self.weights[1]], target);
+        target
+    }
+
     /// The row of the result that column n is.
     #[inline(always)]
     pub fn result_row(&self, n: usize) -> Row {
@@ -71,7 +88,11 @@ impl CpuKernel for MulMat {
 
     fn scratch(&self, inputs: &[Layout], _results: &[Layout]) -> Scratch {
         let [a, b] = inputs else { unreachable!("the arity was checked") };
-        if self.quantize { blocks::scratch(b) } else { rows::scratch(a, b, b.ne[1]) }
+        if self.quantize { blocks::scratch(a, b, 0) } else { floats::scratch(b) }
+    }
+
+    fn packing(&self, inputs: &[Layout]) -> Option<Format> {
+        Format::of(inputs[0].dtype, self.quantize)
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
@@ -79,13 +100,13 @@ impl CpuKernel for MulMat {
         if self.quantize {
             blocks::prepare(b, &call.shared, worker);
             worker.barrier();
-            for_each_part(call, worker, |part| blocks::multiply(call, &part));
+            for_each_part(call, worker, |part| blocks::multiply(call, &part, own));
         } else {
-            if rows::needs_packing(b.layout()) {
-                rows::pack(b, &call.shared, worker);
+            if floats::needs_packing(b.layout()) {
+                floats::pack(b, &call.shared, worker);
                 worker.barrier();
             }
-            for_each_part(call, worker, |part| rows::multiply(call, &part, own));
+            for_each_part(call, worker, |part| floats::multiply(call, &part, own));
         }
         Ok(())
     }
@@ -98,27 +119,25 @@ fn for_each_part(call: &Call, worker: &Worker<'_>, mut multiply: impl FnMut(Part
     }
     let [_, m, a2, a3] = call.inputs[0].ne();
     let [_, n, b2, b3] = call.inputs[1].ne();
-    let groups = m.div_ceil(TILE_ROWS);
+    let panels = m.div_ceil(PANEL_ROWS);
     let batches = b2 * b3;
-    let spare = (4 * worker.count).div_ceil(groups * batches);
-    let chunks = if worker.count == 1 { 1 } else { spare.min(n.div_ceil(COLUMNS_MIN)) };
-    let share = worker.share(batches * chunks * groups);
+    // Columns are cut between groups.
+    let groups = n.div_ceil(GROUP_COLUMNS);
+    let spare = (4 * worker.count).div_ceil(panels * batches);
+    let chunks = if worker.count == 1 { 1 } else { spare.min(groups) };
+    let cut = |chunk: usize| n.min(groups * chunk / chunks * GROUP_COLUMNS);
+    let share = worker.share(batches * chunks * panels);
     let mut next = share.start;
     while next < share.end {
-        let (outer, first) = (next / groups, next % groups);
-        let count = (groups - first).min(share.end - next);
+        let (outer, first) = (next / panels, next % panels);
+        let count = (panels - first).min(share.end - next);
         let (batch, chunk) = ([outer / chunks % b2, outer / chunks / b2], outer % chunks);
         multiply(Part {
             place: Columns::Batch(batch),
             weights: [batch[0] / (b2 / a2), batch[1] / (b3 / a3)],
-            rows: first * TILE_ROWS..m.min((first + count) * TILE_ROWS),
-            columns: n * chunk / chunks..n * (chunk + 1) / chunks,
+            panels: first..first + count,
+            columns: cut(chunk)..cut(chunk + 1),
         });
         next += count;
     }
-}
-
-/// Blocks of q8_0 in a row of `layout`.
-pub(super) fn blocks_in_row(layout: &Layout) -> usize {
-    layout.ne[0] / Q8_0_BLOCK
 }

@@ -1,11 +1,12 @@
 //! The products of `mul_mat`, expert by expert: the rows that an expert is to compute are its columns, wherever they
 //! stand, so that its weights are read once for all of them.
 //!
-//! Every worker takes a share of each expert's rows of weights.
+//! Every worker takes a share of each expert's panels.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::mul_mat::cpu::{Columns, Part, TILE_ROWS};
-use crate::mul_mat::{blocks, rows};
+use crate::mul_mat::cpu::{Columns, Part};
+use crate::mul_mat::panels::{Format, PANEL_ROWS};
+use crate::mul_mat::{blocks, floats};
 use crate::shared::call::{Call, In, Row, rows_of};
 use crate::shared::pool::Worker;
 use ssmgraph_ops::shape::checked_row;
@@ -30,6 +31,10 @@ impl CpuKernel for MulMatId {
         Scratch { shared_bytes, ..product }
     }
 
+    fn packing(&self, inputs: &[Layout]) -> Option<Format> {
+        Format::of(inputs[0].dtype, self.quantize)
+    }
+
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
         let [a, b, ids] = &call.inputs[..] else { unreachable!("the arity was checked") };
         let y = &call.results[0];
@@ -50,29 +55,28 @@ impl CpuKernel for MulMatId {
         }
         if self.quantize {
             blocks::prepare(b, &call.shared, worker);
-        } else if rows::needs_packing(b.layout()) {
-            rows::pack(b, &call.shared, worker);
+        } else if floats::needs_packing(b.layout()) {
+            floats::pack(b, &call.shared, worker);
         }
         worker.barrier();
         // SAFETY: nobody writes them after the barrier.
         let lists = Lists::read(bytemuck::cast_slice(unsafe { call.shared.bytes(bytes) }), a, ids);
         let m = a.ne()[1];
-        let groups = worker.share(m.div_ceil(TILE_ROWS));
-        let weight_rows = groups.start * TILE_ROWS..m.min(groups.end * TILE_ROWS);
+        let panels = worker.share(m.div_ceil(PANEL_ROWS));
         for expert in 0..a.ne()[2] {
             let columns = lists.rows_of(expert);
-            if columns.is_empty() || weight_rows.is_empty() {
+            if columns.is_empty() || panels.is_empty() {
                 continue;
             }
             let part = Part {
                 place: Columns::Listed(columns),
                 weights: [expert, 0],
-                rows: weight_rows.clone(),
+                panels: panels.clone(),
                 columns: 0..columns.len(),
             };
             match self.quantize {
-                true => blocks::multiply(call, &part),
-                false => rows::multiply(call, &part, own),
+                true => blocks::multiply(call, &part, own),
+                false => floats::multiply(call, &part, own),
             }
         }
         for row in rows_of(y.layout(), worker) {
@@ -87,7 +91,7 @@ impl CpuKernel for MulMatId {
 
 /// What the products themselves need.
 fn scratch_of_products(op: &MulMatId, a: &Layout, b: &Layout, ids: &Layout) -> Scratch {
-    if op.quantize { blocks::scratch(b) } else { rows::scratch(a, b, ids.elements()) }
+    if op.quantize { blocks::scratch(a, b, ids.elements()) } else { floats::scratch(b) }
 }
 
 /// The expert of a row of the result; `None` for a row of zeros.

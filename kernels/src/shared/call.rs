@@ -8,9 +8,11 @@ use half::{bf16, f16};
 use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
 use std::ops::Range;
 use std::slice;
+use std::sync::Arc;
 
 use super::convert;
 use super::pool::Worker;
+use crate::mul_mat::panels::Packed;
 
 /// Indices on axes 1, 2 and 3.
 pub type Row = [usize; 3];
@@ -51,6 +53,8 @@ pub struct Call {
     pub shared: Shared,
     /// The form that runs it: a place among the kernel's variants, 0 for a kernel of one form.
     pub variant: usize,
+    /// The panels of operand 0, of a kernel that asked for them and a weight that nobody can write.
+    pub packed: Option<Arc<Packed>>,
 }
 
 // SAFETY: the pointers reach memory whose locks the running program holds; workers write disjoint parts,

@@ -44,3 +44,16 @@ pub fn to_write(values: &mut [f32]) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values.chunks(LINE);
 }
+
+/// The line so many bytes behind the start of `value`, for reading; it may lie past the end of everything.
+#[inline(always)]
+pub fn ahead<T>(value: &T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).wrapping_byte_add(bytes).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (value, bytes);
+}

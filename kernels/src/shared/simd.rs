@@ -1,5 +1,6 @@
 //! Which vector instructions the process uses: found once, forced lower by the environment variable
-//! `SSMGRAPH_SIMD` = `scalar`, `avx2` or `avx512`, for tests and measurements.
+//! `SSMGRAPH_SIMD` = `scalar`, `avx2`, `avx512` (the vectors without the matrix units) or `amx` (everything, as
+//! without the variable), for tests and measurements.
 
 use once_cell::sync::Lazy;
 use pulp::Arch;
@@ -15,6 +16,8 @@ pub fn arch() -> Arch {
 pub fn arch_name() -> &'static str {
     match arch() {
         #[cfg(target_arch = "x86_64")]
+        Arch::V4(_) if has_matrix_units() => "amx",
+        #[cfg(target_arch = "x86_64")]
         Arch::V4(_) => "avx512",
         #[cfg(target_arch = "x86_64")]
         Arch::V3(_) => "avx2",
@@ -22,6 +25,51 @@ pub fn arch_name() -> &'static str {
         Arch::Neon(_) => "neon",
         _ => "scalar",
     }
+}
+
+/// Whether products of bytes may use the matrix units (AMX) beside AVX-512: the processor has them, the system lets this
+/// process use them, and nobody forbade it.
+pub fn has_matrix_units() -> bool {
+    *MATRIX_UNITS
+}
+
+static MATRIX_UNITS: Lazy<bool> = Lazy::new(|| {
+    let forced = std::env::var("SSMGRAPH_SIMD").ok();
+    let is_lower = matches!(forced.as_deref(), Some("scalar" | "avx2" | "avx512"));
+    !is_lower && matrix_units_found()
+});
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn matrix_units_found() -> bool {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    // Leaf 7: bit 24 tiles, bit 25 products of bytes.
+    if !matches!(arch(), Arch::V4(_)) || __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx >> 24 & 3 != 3 {
+        return false;
+    }
+    // The system saves the tiles of a process from when it has asked for them.
+    const ARCH_PRCTL: usize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const TILE_DATA: usize = 18;
+    let mut answer = ARCH_PRCTL;
+    // SAFETY: the call takes two numbers, and changes nothing but what this process may use.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") answer,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    answer == 0
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn matrix_units_found() -> bool {
+    false
 }
 
 /// Runs `body` compiled for the chosen instruction set; what it calls must be inlined to profit.
@@ -43,7 +91,7 @@ fn choose(forced: Option<&str>) -> Arch {
         Some("scalar") => Arch::Scalar,
         #[cfg(target_arch = "x86_64")]
         Some("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        // `avx512` is the best choice where it exists. A name that is unknown here, such as another
+        // `avx512` and `amx` are the best choice where they exist. A name that is unknown here, such as another
         // architecture's, leaves the best choice in place; `arch_name` tells which it is.
         _ => Arch::new(),
     }

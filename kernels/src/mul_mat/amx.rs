@@ -1,0 +1,137 @@
+//! The products of a panel's blocks on AMX: sixteen columns of sixteen rows, 32 k at a time.
+//!
+//! One instruction forms the integer sums of a block; they go through the first-level cache to the vector unit, which
+//! scales and adds them as all other forms do. Two sets of tiles take turns, so that one block is multiplied while
+//! the one before is scaled. The vector unit is the bound: three operations for each sixteen sums, 24 cycles a block,
+//! where the matrix unit needs 16.
+
+use super::blocks::Outputs;
+use super::columns::Group;
+use super::panels::{BLOCK_BYTES, PANEL_ROWS};
+use ssmgraph_ops::quant::Q8_0_BLOCK;
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+/// Fewer columns of a group than this are faster on the vector unit.
+pub(super) const COLUMNS_MIN: usize = 6;
+
+/// The tiles of this thread, shaped for [`products`] until this is dropped.
+pub(super) struct Tiles;
+
+impl Tiles {
+    /// Shapes them. Only where [`crate::shared::simd::has_matrix_units`] says yes.
+    pub(super) fn configure() -> Tiles {
+        #[repr(align(64))]
+        struct Config([u8; 64]);
+        let mut config = Config([0; 64]);
+        config.0[0] = 1;
+        // Tiles by number: sums, columns, weights, and the same again. Bytes of a row, then rows.
+        for (tile, (row_bytes, rows)) in [(64, 16), (32, 16), (64, 8)].iter().cycle().take(6).enumerate() {
+            config.0[16 + 2 * tile] = *row_bytes;
+            config.0[48 + tile] = *rows;
+        }
+        assert!(crate::shared::simd::has_matrix_units(), "asked for where there are none");
+        // SAFETY: the processor has tiles and the system lets us use them, as just checked; 64 bytes are read.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) }
+        Tiles
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the tiles were configured on this thread; nothing in them is needed any more.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+    }
+}
+
+/// The integer sums of a block.
+#[repr(align(64))]
+struct Sums([[i32; PANEL_ROWS]; PANEL_ROWS]);
+
+macro_rules! multiply {
+    ($weights:expr, $columns:expr, $sums:expr, $c:literal, $a:literal, $b:literal) => {
+        asm!(
+            concat!("tileloadd tmm", $b, ", [{weights} + {line}]"),
+            concat!("tileloadd tmm", $a, ", [{columns} + {half}]"),
+            concat!("tilezero tmm", $c),
+            concat!("tdpbssd tmm", $c, ", tmm", $a, ", tmm", $b),
+            concat!("tilestored [{sums} + {line}], tmm", $c),
+            weights = in(reg) $weights,
+            columns = in(reg) $columns,
+            sums = in(reg) $sums,
+            line = in(reg) 64usize,
+            half = in(reg) Q8_0_BLOCK,
+            options(nostack),
+        )
+    };
+}
+
+/// The products of a panel with a group of sixteen columns.
+///
+/// # Safety
+/// This thread's tiles are [`Tiles`]; the panel has as many blocks as there are, and so has each of the group's sixteen
+/// columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
+pub(super) unsafe fn products(panel: &[u8], blocks: usize, group: Group<'_>, outputs: &mut Outputs) {
+    let mut totals = [const { Sums([[0; PANEL_ROWS]; PANEL_ROWS]) }; 2];
+    let mut sums = [_mm512_setzero_ps(); PANEL_ROWS];
+    let [even, odd] = &mut totals;
+    let (weights, columns) = (panel.as_ptr(), group.integers.as_ptr());
+    // SAFETY: each block lies in the panel and its columns in the group, by the function's contract.
+    unsafe {
+        let start = |block: usize, totals: &mut Sums| {
+            let weights = weights.add(block * BLOCK_BYTES);
+            let columns = columns.add(block * PANEL_ROWS * Q8_0_BLOCK);
+            match block % 2 {
+                0 => multiply!(weights, columns, totals, "0", "1", "2"),
+                _ => multiply!(weights, columns, totals, "3", "4", "5"),
+            }
+        };
+        if blocks > 0 {
+            start(0, even);
+        }
+        for block in (0..blocks).step_by(2) {
+            if block + 1 < blocks {
+                start(block + 1, odd);
+            }
+            add(&mut sums, even, panel, blocks, block, &group);
+            if block + 2 < blocks {
+                start(block + 2, even);
+            }
+            if block + 1 < blocks {
+                add(&mut sums, odd, panel, blocks, block + 1, &group);
+            }
+        }
+    }
+    for (output, sum) in outputs.iter_mut().zip(sums) {
+        // SAFETY: the sixteen outputs of a column.
+        unsafe { _mm512_storeu_ps(output.as_mut_ptr(), sum) }
+    }
+}
+
+/// Scales a block's integer sums and adds them.
+///
+/// # Safety
+/// As [`products`], for one block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
+unsafe fn add(
+    sums: &mut [__m512; PANEL_ROWS],
+    totals: &Sums,
+    panel: &[u8],
+    blocks: usize,
+    block: usize,
+    group: &Group<'_>,
+) {
+    // SAFETY: by the function's contract.
+    unsafe {
+        let scales = panel.as_ptr().add(blocks * BLOCK_BYTES + block * 2 * PANEL_ROWS);
+        let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+        let of_b = group.scales.as_ptr().add(block * PANEL_ROWS);
+        for column in 0..PANEL_ROWS {
+            let total = _mm512_cvtepi32_ps(_mm512_load_si512(totals.0[column].as_ptr().cast()));
+            let scale = _mm512_mul_ps(scales, _mm512_set1_ps(of_b.add(column).read()));
+            sums[column] = _mm512_fmadd_ps(total, scale, sums[column]);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The products of a panel's blocks with AVX2: eight rows to a vector.
+//!
+//! The instruction multiplies unsigned with signed bytes and sums two products in 16 bits: the magnitude of the weight
+//! (at most 128) with b under the weight's sign (at most 127) cannot pass them.
+
+use super::blocks::Outputs;
+use super::columns::Group;
+use super::panels::BLOCK_BYTES;
+use crate::shared::simd;
+use pulp::Arch;
+use ssmgraph_ops::quant::Q8_0_BLOCK;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Whether the processor has the instructions, and nobody forbade them.
+pub(super) fn available() -> bool {
+    matches!(simd::arch(), Arch::V3(_) | Arch::V4(_)) && is_x86_feature_detected!("f16c")
+}
+
+/// The products of a panel with some columns of a group.
+///
+/// # Safety
+/// The panel has as many blocks as there are, and so have all columns of the group, which has these columns.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn products(
+    panel: &[u8],
+    blocks: usize,
+    group: Group<'_>,
+    columns: Range<usize>,
+    outputs: &mut Outputs,
+) {
+    let mut next = columns.start;
+    while next < columns.end {
+        // SAFETY: by the function's contract.
+        unsafe {
+            if columns.end - next >= 3 {
+                tile::<3>(panel, blocks, group, next, outputs);
+                next += 3;
+            } else {
+                tile::<1>(panel, blocks, group, next, outputs);
+                next += 1;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`products`], for N columns.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const N: usize>(
+    panel: &[u8],
+    blocks: usize,
+    group: Group<'_>,
+    first: usize,
+    outputs: &mut Outputs,
+) {
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [[_mm256_setzero_ps(); 2]; N];
+    for block in 0..blocks {
+        let at = block * group.width + first;
+        for half in 0..2 {
+            // SAFETY: the block lies in the panel, and its columns in the group, by the function's contract.
+            unsafe {
+                let weights = panel.as_ptr().add(block * BLOCK_BYTES + half * 32);
+                let scales = panel.as_ptr().add(blocks * BLOCK_BYTES + block * 32 + half * 16);
+                let scales = _mm256_cvtph_ps(_mm_loadu_si128(scales.cast()));
+                let b = group.integers.as_ptr().add(at * Q8_0_BLOCK);
+                let mut totals = [_mm256_setzero_si256(); N];
+                for four in 0..Q8_0_BLOCK / 4 {
+                    let weights = _mm256_loadu_si256(weights.add(four * 64).cast());
+                    let magnitudes = _mm256_abs_epi8(weights);
+                    for n in 0..N {
+                        let b = b.add(n * Q8_0_BLOCK + four * 4).cast::<i32>().read_unaligned();
+                        let signed = _mm256_sign_epi8(_mm256_set1_epi32(b), weights);
+                        let pairs = _mm256_maddubs_epi16(magnitudes, signed);
+                        totals[n] = _mm256_add_epi32(totals[n], _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+                for n in 0..N {
+                    let scale = _mm256_mul_ps(scales, _mm256_set1_ps(*group.scales.get_unchecked(at + n)));
+                    sums[n][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(totals[n]), scale, sums[n][half]);
+                }
+            }
+        }
+    }
+    for n in 0..N {
+        for half in 0..2 {
+            // SAFETY: eight of the sixteen outputs of a column.
+            unsafe { _mm256_storeu_ps(outputs[first + n].as_mut_ptr().add(half * 8), sums[n][half]) }
+        }
+    }
+}
