@@ -206,7 +206,7 @@ impl Program {
     ///
     /// Errors: the error of the first step that failed; later steps did not run.
     pub fn run(&self, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
-        let _held: Vec<_> = self.memories.iter().map(|memory| memory.hold()).collect();
+        let _held = Held::all(&self.memories);
         let failure = Failure::default();
         Pool::global().run(self.own.len(), &|worker| {
             let mut own = self.own[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,6 +244,22 @@ impl Program {
                 observer.end(index);
             }
         }
+    }
+}
+
+/// Keeps copies and other programs away from buffers while it lives; takes no memory of its own.
+struct Held<'a>(&'a [Arc<Memory>]);
+
+impl Held<'_> {
+    fn all(memories: &[Arc<Memory>]) -> Held<'_> {
+        memories.iter().for_each(|memory| memory.lock());
+        Held(memories)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|memory| memory.unlock());
     }
 }
 

@@ -106,7 +106,7 @@ unsafe fn narrow_blocks(source: *const f32, target: *mut f32, count: usize, carr
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use super::{BLOCK, WIDE_BLOCK};
-    use crate::shared::prefetch;
+    use crate::shared::prefetch::{self, AHEAD_BYTES};
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -119,7 +119,7 @@ mod avx512 {
         for first in (0..count).step_by(WIDE_BLOCK) {
             // SAFETY: the block lies inside, by the function's contract.
             let mut sums = _mm512_cvtps_pd(unsafe { _mm256_loadu_ps(source.add(first)) });
-            prefetch::ahead(source.wrapping_add(first));
+            prefetch::ahead(source.wrapping_add(first), AHEAD_BYTES);
             let shifted = _mm512_castsi512_pd(_mm512_alignr_epi64::<7>(_mm512_castpd_si512(sums), zero));
             sums = _mm512_mask_add_pd(sums, !1, shifted, sums);
             let shifted = _mm512_castsi512_pd(_mm512_alignr_epi64::<6>(_mm512_castpd_si512(sums), zero));
@@ -143,7 +143,7 @@ mod avx512 {
         for first in (0..count).step_by(BLOCK) {
             // SAFETY: the block lies inside, by the function's contract.
             let mut sums = unsafe { _mm512_loadu_ps(source.add(first)) };
-            prefetch::ahead(source.wrapping_add(first));
+            prefetch::ahead(source.wrapping_add(first), AHEAD_BYTES);
             let shifted = _mm512_castsi512_ps(_mm512_alignr_epi32::<15>(_mm512_castps_si512(sums), zero));
             sums = _mm512_mask_add_ps(sums, !1, shifted, sums);
             let shifted = _mm512_castsi512_ps(_mm512_alignr_epi32::<14>(_mm512_castps_si512(sums), zero));

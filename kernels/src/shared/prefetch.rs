@@ -1,23 +1,10 @@
 //! Hints to bring memory into the first-level cache; nothing where the instruction set has none.
 
 /// Elements of a cache line.
-pub const LINE: usize = 16;
+const LINE: usize = 16;
 
-/// Elements that a pass over memory asks for ahead of time: the processor does not look past the end of a page.
-const AHEAD: usize = 512;
-
-/// What a pass over memory reads some time after the line at `place`, if there is more.
-#[inline(always)]
-pub fn ahead(place: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on the cache, and every x86-64 processor has it.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
+/// How far ahead a pass over a row asks for what it reads: the processor does not look past the end of a page.
+pub const AHEAD_BYTES: usize = 2048;
 
 /// For reading.
 #[inline(always)]
@@ -47,12 +34,12 @@ pub fn to_write(values: &mut [f32]) {
 
 /// The line so many bytes behind the start of `value`, for reading; it may lie past the end of everything.
 #[inline(always)]
-pub fn ahead<T>(value: &T, bytes: usize) {
+pub fn ahead<T>(value: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).wrapping_byte_add(bytes).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.wrapping_byte_add(bytes).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (value, bytes);

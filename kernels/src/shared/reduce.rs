@@ -2,7 +2,8 @@
 //! instruction set, which a process chooses once; not on where the row lies or who asks.
 
 use super::call::{self, In};
-use super::{prefetch, simd};
+use super::prefetch::{self, AHEAD_BYTES};
+use super::simd;
 use pulp::{Simd, WithSimd};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -204,7 +205,7 @@ fn add_chunks_avx512(lanes: &mut [f64; WIDE_LANES], chunks: &[[f32; WIDE_LANES]]
         *sum = unsafe { _mm256_loadu_pd(lanes.as_ptr()) };
     }
     for chunk in chunks {
-        chunk.chunks(prefetch::LINE).for_each(|line| prefetch::ahead(line.as_ptr()));
+        chunk.as_chunks::<16>().0.iter().for_each(|line| prefetch::ahead(line, AHEAD_BYTES));
         for (sum, values) in sums.iter_mut().zip(chunk.as_chunks::<4>().0) {
             // SAFETY: as above.
             *sum = _mm256_add_pd(*sum, _mm256_cvtps_pd(unsafe { _mm_loadu_ps(values.as_ptr()) }));
