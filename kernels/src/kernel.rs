@@ -144,6 +144,8 @@ pub struct Program {
     calls: Vec<Bound>,
     /// Every writable buffer once, in address order: the order in which their locks are taken.
     memories: Vec<Arc<Memory>>,
+    /// Buffers that nobody writes, kept alive: the calls point into them.
+    _read_only: Vec<Arc<Memory>>,
     /// Scratch of each worker's own.
     own: Vec<Mutex<Vec<f32>>>,
     _shared: Arc<Memory>,
@@ -185,10 +187,10 @@ impl Program {
             .flat_map(|step| step.inputs.iter().chain(&step.results))
             .map(|p| p.memory.clone())
             .collect();
-        memories.retain(|memory| memory.is_writable());
         memories.push(shared.clone());
         memories.sort_by_key(|memory| memory.start() as usize);
         memories.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let (memories, read_only) = memories.into_iter().partition(|memory| memory.is_writable());
         let calls = steps
             .into_iter()
             .zip(variants)
@@ -197,6 +199,7 @@ impl Program {
         Ok(Program {
             calls,
             memories,
+            _read_only: read_only,
             own: own_scratch(scratch.own_floats, workers.clamp(1, WORKERS_MAX))?,
             _shared: shared,
         })
