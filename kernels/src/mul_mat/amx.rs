@@ -90,17 +90,16 @@ pub(super) unsafe fn products(panel: &[u8], blocks: usize, group: Group<'_>, out
         if blocks > 0 {
             start(0, even);
         }
-        for block in (0..blocks).step_by(2) {
-            if block + 1 < blocks {
-                start(block + 1, odd);
-            }
-            add(&mut sums, even, panel, blocks, block, &group);
-            if block + 2 < blocks {
-                start(block + 2, even);
-            }
-            if block + 1 < blocks {
-                add(&mut sums, odd, panel, blocks, block + 1, &group);
-            }
+        let last = blocks.saturating_sub(2 - blocks % 2);
+        for pair in 0..blocks / 2 {
+            start(2 * pair + 1, odd);
+            add(&mut sums, even, panel, blocks, 2 * pair, &group);
+            // Behind the last pair this is the odd block that is left, or one that nobody adds.
+            start((2 * pair + 2).min(last), even);
+            add(&mut sums, odd, panel, blocks, 2 * pair + 1, &group);
+        }
+        if blocks % 2 == 1 {
+            add(&mut sums, even, panel, blocks, blocks - 1, &group);
         }
     }
     for (output, sum) in outputs.iter_mut().zip(sums) {

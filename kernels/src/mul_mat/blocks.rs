@@ -10,7 +10,7 @@ use super::panels::{BLOCK_BYTES, Format, PANEL_ROWS};
 use crate::kernel::Scratch;
 use crate::shared::call::{Call, In, Shared};
 use crate::shared::pool::Worker;
-use crate::shared::simd;
+use crate::shared::{prefetch, simd};
 use half::f16;
 use once_cell::sync::Lazy;
 use ssmgraph_ops::Layout;
@@ -237,6 +237,12 @@ impl<'a> Groups<'a> {
         while next < self.columns.end {
             let (group, first) = self.group_of(next);
             let count = (GROUP_COLUMNS - first).min(self.columns.end - next);
+            for n in next..next + count {
+                // Results are written from end to end but row by row: each line comes from far away.
+                // SAFETY: the rows and columns of the part belong to this worker alone.
+                let target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
+                prefetch::to_write(target);
+            }
             LEVEL.products(panel, self.blocks, group, first..first + count, &mut outputs);
             for (n, values) in (next..next + count).zip(&outputs[first..]) {
                 // SAFETY: the rows and columns of the part belong to this worker alone.

@@ -14,6 +14,7 @@
 //! A weight that nobody can write is packed once, when the first program that uses it is made; the panels belong to
 //! its [`crate::Memory`] and go with it. Other operands are packed panel by panel in each call, by the same function.
 
+use super::interleave;
 use crate::memory::OutOfMemory;
 use crate::shared::call::{In, Row};
 use crate::shared::pool::{Pool, Worker};
@@ -83,9 +84,9 @@ impl Format {
             sources.iter_mut().zip(&copies).for_each(|(source, copy)| *source = copy);
         }
         match self {
-            Format::Floats(DType::F32) => interleave::<4>(&sources[..rows], target),
-            Format::Floats(_) => interleave::<2>(&sources[..rows], target),
-            Format::Q8_0 => pack_q8_0(&sources[..rows], target),
+            Format::Floats(DType::F32) => interleave::floats::<4>(&sources[..rows], target),
+            Format::Floats(_) => interleave::floats::<2>(&sources[..rows], target),
+            Format::Q8_0 => interleave::q8_0(&sources[..rows], target),
         }
     }
 }
@@ -100,37 +101,6 @@ fn gathered(a: &In, row: Row) -> Vec<u8> {
         copy.extend((0..bytes).map(|byte| unsafe { start.add(byte).read() }));
     }
     copy
-}
-
-/// Elements of N bytes, those of all rows before the next of any.
-fn interleave<const N: usize>(rows: &[&[u8]], target: &mut [u8]) {
-    let (target, _) = target.as_chunks_mut::<N>();
-    // A few cache lines of each row at a time: what is read and written stays in the first-level cache.
-    for (piece, target) in target.chunks_mut(PANEL_ROWS * 64).enumerate() {
-        for (r, row) in rows.iter().enumerate() {
-            let source = &row.as_chunks::<N>().0[piece * 64..];
-            for (target, source) in target[r..].iter_mut().step_by(PANEL_ROWS).zip(source) {
-                *target = *source;
-            }
-        }
-    }
-}
-
-fn pack_q8_0(rows: &[&[u8]], target: &mut [u8]) {
-    let blocks = rows[0].len() / Q8_0_BYTES;
-    let (integers, scales) = target.split_at_mut(blocks * BLOCK_BYTES);
-    let (scales, _) = scales.as_chunks_mut::<{ 2 * PANEL_ROWS }>();
-    let (integers, _) = integers.as_chunks_mut::<BLOCK_BYTES>();
-    for (r, row) in rows.iter().enumerate() {
-        let (row, _) = row.as_chunks::<Q8_0_BYTES>();
-        for ((block, integers), scales) in row.iter().zip(&mut *integers).zip(&mut *scales) {
-            scales[2 * r..2 * r + 2].copy_from_slice(&block[..2]);
-            let (vectors, _) = integers.as_chunks_mut::<64>();
-            for (four, vector) in block[2..].as_chunks::<4>().0.iter().zip(vectors) {
-                vector[4 * r..4 * r + 4].copy_from_slice(four);
-            }
-        }
-    }
 }
 
 /// An operand that nobody writes.
