@@ -1,8 +1,8 @@
 //! The products of a panel's blocks on AMX: sixteen columns of sixteen rows, 32 k at a time.
 //!
 //! One instruction forms the integer sums of a block; they go through the first-level cache to the vector unit, which
-//! scales and adds them as all other forms do. Two sets of tiles take turns, so that one block is multiplied while
-//! the one before is scaled. The vector unit is the bound: three operations for each sixteen sums, 24 cycles a block,
+//! scales and adds them as all other forms do. Two sets of tiles take turns, so that one block is multiplied and the
+//! next one stored while the one before is scaled. The vector unit is the bound: three operations for each sixteen sums, 24 cycles a block,
 //! where the matrix unit needs 16.
 
 use super::blocks::Outputs;
@@ -11,6 +11,7 @@ use super::panels::{BLOCK_BYTES, PANEL_ROWS};
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Fewer columns of a group than this are faster on the vector unit.
 pub(super) const COLUMNS_MIN: usize = 6;
@@ -46,65 +47,81 @@ impl Drop for Tiles {
 
 /// The integer sums of a block.
 #[repr(align(64))]
-struct Sums([[i32; PANEL_ROWS]; PANEL_ROWS]);
+struct Sums([MaybeUninit<[i32; PANEL_ROWS]>; PANEL_ROWS]);
 
+/// Multiplies a block in the set of tiles that starts with this one.
 macro_rules! multiply {
-    ($weights:expr, $columns:expr, $sums:expr, $c:literal, $a:literal, $b:literal) => {
+    ($weights:expr, $columns:expr, $c:literal, $a:literal, $b:literal) => {
         asm!(
             concat!("tileloadd tmm", $b, ", [{weights} + {line}]"),
             concat!("tileloadd tmm", $a, ", [{columns} + {half}]"),
             concat!("tilezero tmm", $c),
             concat!("tdpbssd tmm", $c, ", tmm", $a, ", tmm", $b),
-            concat!("tilestored [{sums} + {line}], tmm", $c),
             weights = in(reg) $weights,
             columns = in(reg) $columns,
-            sums = in(reg) $sums,
             line = in(reg) 64usize,
             half = in(reg) Q8_0_BLOCK,
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// Stores the sums of a tile.
+macro_rules! store {
+    ($sums:expr, $c:literal) => {
+        asm!(
+            concat!("tilestored [{sums} + {line}], tmm", $c),
+            sums = in(reg) $sums,
+            line = in(reg) 64usize,
             options(nostack),
         )
     };
 }
 
-/// The products of a panel with a group of sixteen columns.
+/// The products of a panel with a group of sixteen columns, to this place in their outputs.
 ///
 /// # Safety
 /// This thread's tiles are [`Tiles`]; the panel has as many blocks as there are, and so has each of the group's sixteen
 /// columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
-pub(super) unsafe fn products(panel: &[u8], blocks: usize, group: Group<'_>, outputs: &mut Outputs) {
-    let mut totals = [const { Sums([[0; PANEL_ROWS]; PANEL_ROWS]) }; 2];
+pub(super) unsafe fn products(
+    panel: &[u8],
+    blocks: usize,
+    group: Group<'_>,
+    place: usize,
+    outputs: &mut Outputs,
+) {
+    let mut even = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
+    let mut odd = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut sums = [_mm512_setzero_ps(); PANEL_ROWS];
-    let [even, odd] = &mut totals;
-    let (weights, columns) = (panel.as_ptr(), group.integers.as_ptr());
+    let Some(last) = blocks.checked_sub(1) else {
+        outputs.iter_mut().for_each(|column| column[place] = [0.0; PANEL_ROWS]);
+        return;
+    };
+    // Behind the last block it is multiplied again, and not added.
+    let weights = |block: usize| panel.as_ptr().wrapping_add(block.min(last) * BLOCK_BYTES);
+    let columns =
+        |block: usize| group.integers.as_ptr().wrapping_add(block.min(last) * PANEL_ROWS * Q8_0_BLOCK);
     // SAFETY: each block lies in the panel and its columns in the group, by the function's contract.
     unsafe {
-        let start = |block: usize, totals: &mut Sums| {
-            let weights = weights.add(block * BLOCK_BYTES);
-            let columns = columns.add(block * PANEL_ROWS * Q8_0_BLOCK);
-            match block % 2 {
-                0 => multiply!(weights, columns, totals, "0", "1", "2"),
-                _ => multiply!(weights, columns, totals, "3", "4", "5"),
-            }
-        };
-        if blocks > 0 {
-            start(0, even);
-        }
-        let last = blocks.saturating_sub(2 - blocks % 2);
-        for pair in 0..blocks / 2 {
-            start(2 * pair + 1, odd);
-            add(&mut sums, even, panel, blocks, 2 * pair, &group);
-            // Behind the last pair this is the odd block that is left, or one that nobody adds.
-            start((2 * pair + 2).min(last), even);
-            add(&mut sums, odd, panel, blocks, 2 * pair + 1, &group);
+        multiply!(weights(0), columns(0), "0", "1", "2");
+        multiply!(weights(1), columns(1), "3", "4", "5");
+        store!(&mut even, "0");
+        for block in (0..last).step_by(2) {
+            multiply!(weights(block + 2), columns(block + 2), "0", "1", "2");
+            store!(&mut odd, "3");
+            add(&mut sums, &even, panel, blocks, block, &group);
+            multiply!(weights(block + 3), columns(block + 3), "3", "4", "5");
+            store!(&mut even, "0");
+            add(&mut sums, &odd, panel, blocks, block + 1, &group);
         }
         if blocks % 2 == 1 {
-            add(&mut sums, even, panel, blocks, blocks - 1, &group);
+            add(&mut sums, &even, panel, blocks, last, &group);
         }
     }
     for (output, sum) in outputs.iter_mut().zip(sums) {
         // SAFETY: the sixteen outputs of a column.
-        unsafe { _mm512_storeu_ps(output.as_mut_ptr(), sum) }
+        unsafe { _mm512_storeu_ps(output[place].as_mut_ptr(), sum) }
     }
 }
 
@@ -132,5 +149,27 @@ unsafe fn add(
             let scale = _mm512_mul_ps(scales, _mm512_set1_ps(of_b.add(column).read()));
             sums[column] = _mm512_fmadd_ps(total, scale, sums[column]);
         }
+        // Left alone, the compiler moves the additions behind the next multiplication, and has no registers for that.
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = sums;
+        asm!(
+            "/* {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} */",
+            inout(zmm_reg) * a,
+            inout(zmm_reg) * b,
+            inout(zmm_reg) * c,
+            inout(zmm_reg) * d,
+            inout(zmm_reg) * e,
+            inout(zmm_reg) * f,
+            inout(zmm_reg) * g,
+            inout(zmm_reg) * h,
+            inout(zmm_reg) * i,
+            inout(zmm_reg) * j,
+            inout(zmm_reg) * k,
+            inout(zmm_reg) * l,
+            inout(zmm_reg) * m,
+            inout(zmm_reg) * n,
+            inout(zmm_reg) * o,
+            inout(zmm_reg) * p,
+            options(nomem, nostack, preserves_flags),
+        );
     }
 }

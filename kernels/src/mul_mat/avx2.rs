@@ -17,7 +17,7 @@ pub(super) fn available() -> bool {
     matches!(simd::arch(), Arch::V3(_) | Arch::V4(_)) && is_x86_feature_detected!("f16c")
 }
 
-/// The products of a panel with some columns of a group.
+/// The products of a panel with some columns of a group, to this place in their outputs.
 ///
 /// # Safety
 /// The panel has as many blocks as there are, and so have all columns of the group, which has these columns.
@@ -27,6 +27,7 @@ pub(super) unsafe fn products(
     blocks: usize,
     group: Group<'_>,
     columns: Range<usize>,
+    place: usize,
     outputs: &mut Outputs,
 ) {
     let mut next = columns.start;
@@ -34,10 +35,10 @@ pub(super) unsafe fn products(
         // SAFETY: by the function's contract.
         unsafe {
             if columns.end - next >= 3 {
-                tile::<3>(panel, blocks, group, next, outputs);
+                tile::<3>(panel, blocks, group, next, place, outputs);
                 next += 3;
             } else {
-                tile::<1>(panel, blocks, group, next, outputs);
+                tile::<1>(panel, blocks, group, next, place, outputs);
                 next += 1;
             }
         }
@@ -52,6 +53,7 @@ unsafe fn tile<const N: usize>(
     blocks: usize,
     group: Group<'_>,
     first: usize,
+    place: usize,
     outputs: &mut Outputs,
 ) {
     let ones = _mm256_set1_epi16(1);
@@ -86,7 +88,7 @@ unsafe fn tile<const N: usize>(
     for n in 0..N {
         for half in 0..2 {
             // SAFETY: eight of the sixteen outputs of a column.
-            unsafe { _mm256_storeu_ps(outputs[first + n].as_mut_ptr().add(half * 8), sums[n][half]) }
+            unsafe { _mm256_storeu_ps(outputs[first + n][place].as_mut_ptr().add(half * 8), sums[n][half]) }
         }
     }
 }

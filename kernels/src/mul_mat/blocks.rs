@@ -20,8 +20,11 @@ use std::ops::Range;
 /// Bytes of b that shall stay in the second-level cache while panels pass by.
 const CACHED_BYTES: usize = 1 << 20;
 
-/// Outputs of a panel with a group, column by column.
-pub(super) type Outputs = [[f32; PANEL_ROWS]; GROUP_COLUMNS];
+/// Panels whose outputs are written together: a few lines of each column, not one.
+pub(super) const PANELS_AT_ONCE: usize = 4;
+
+/// Outputs of some panels with a group, column by column.
+pub(super) type Outputs = [[[f32; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
 
 /// Which instructions form the products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,13 +63,14 @@ impl Level {
         levels
     }
 
-    /// The products of a panel with some columns of a group. All have as many blocks.
+    /// The products of a panel with some columns of a group, to this place in their outputs. All have as many blocks.
     pub(super) fn products(
         self,
         panel: &[u8],
         blocks: usize,
         group: Group<'_>,
         columns: Range<usize>,
+        place: usize,
         outputs: &mut Outputs,
     ) {
         let count = blocks * group.width;
@@ -75,22 +79,22 @@ impl Level {
         assert!(group.scales.len() == count && group.sums.len() == count);
         match self {
             Level::Portable => {
-                columns.for_each(|column| outputs[column] = portable(panel, blocks, group, column))
+                columns.for_each(|column| outputs[column][place] = portable(panel, blocks, group, column))
             }
             // SAFETY: the level exists where the processor has the instructions; lengths were checked.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { super::avx2::products(panel, blocks, group, columns, outputs) },
+            Level::Avx2 => unsafe { super::avx2::products(panel, blocks, group, columns, place, outputs) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Vnni => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
+            Level::Vnni => unsafe { super::vnni::products(panel, blocks, group, columns, place, outputs) },
             #[cfg(target_arch = "x86_64")]
             Level::Amx if group.width == GROUP_COLUMNS && columns.len() >= super::amx::COLUMNS_MIN => {
                 // SAFETY: as above, and the group has 16 columns.
-                unsafe { super::amx::products(panel, blocks, group, outputs) }
+                unsafe { super::amx::products(panel, blocks, group, place, outputs) }
             }
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
+            Level::Amx => unsafe { super::vnni::products(panel, blocks, group, columns, place, outputs) },
         }
     }
 }
@@ -131,7 +135,7 @@ pub(crate) fn scratch(a: &Layout, b: &Layout, listed: usize) -> Scratch {
     if b.is_empty() {
         return Scratch::default();
     }
-    let panel = Format::Q8_0.panel_bytes(a.ne[0]);
+    let panel = PANELS_AT_ONCE * Format::Q8_0.panel_bytes(a.ne[0]);
     let groups = columns_at_once(blocks_in_row(a)).min(listed).div_ceil(GROUP_COLUMNS);
     let gathered = Places::new(blocks_in_row(a), GROUP_COLUMNS).bytes().saturating_mul(groups);
     let own_floats = panel.saturating_add(gathered) / size_of::<f32>() + VECTOR_FLOATS;
@@ -165,15 +169,23 @@ pub(crate) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
 pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
     let blocks = blocks_in_row(call.inputs[0].layout());
     let own = if blocks == 0 { &mut [] } else { aligned(own) };
-    let (panel, gathered) = own.split_at_mut(Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK));
+    let panel_bytes = Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK);
+    let (panel, gathered) = own.split_at_mut(PANELS_AT_ONCE * panel_bytes);
     #[cfg(target_arch = "x86_64")]
     let _tiles = (*LEVEL == Level::Amx).then(super::amx::Tiles::configure);
     let rounded = Rounded::of(call.inputs[1].layout(), Format::Q8_0);
     for first in part.columns.clone().step_by(columns_at_once(blocks)) {
         let columns = first..part.columns.end.min(first + columns_at_once(blocks));
         let groups = Groups::new(call, part, rounded, blocks, columns, gathered);
-        for number in part.panels.clone() {
-            groups.with_panel(number, part.panel(call, number, Format::Q8_0, panel));
+        for first in part.panels.clone().step_by(PANELS_AT_ONCE) {
+            let count = PANELS_AT_ONCE.min(part.panels.end - first);
+            let mut panels: [&[u8]; PANELS_AT_ONCE] = [&[]; PANELS_AT_ONCE];
+            let mut places = &mut *panel;
+            for (p, panel) in panels[..count].iter_mut().enumerate() {
+                let (place, rest) = places.split_at_mut(panel_bytes);
+                (*panel, places) = (part.panel(call, first + p, Format::Q8_0, place), rest);
+            }
+            groups.with_panels(first, &panels[..count]);
         }
     }
 }
@@ -229,27 +241,28 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The outputs of a panel with all columns.
-    fn with_panel(&self, number: usize, panel: &[u8]) {
-        let rows = self.part.rows_of_panel(self.call, number);
-        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+    /// The outputs of panels, from this one on, with all columns.
+    fn with_panels(&self, first: usize, panels: &[&[u8]]) {
+        let rows = self.part.rows_of_panels(self.call, first, panels.len());
+        let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         let mut next = self.columns.start;
         while next < self.columns.end {
             let (group, first) = self.group_of(next);
-            let count = (GROUP_COLUMNS - first).min(self.columns.end - next);
-            for n in next..next + count {
-                // Results are written from end to end but row by row: each line comes from far away.
-                // SAFETY: the rows and columns of the part belong to this worker alone.
-                let target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
+            let columns = first..GROUP_COLUMNS.min(first + self.columns.end - next);
+            let mut targets: [&mut [f32]; GROUP_COLUMNS] = std::array::from_fn(|_| &mut [][..]);
+            for (n, target) in (next..).zip(&mut targets[columns.clone()]) {
+                // SAFETY: the rows and columns of the part belong to this worker alone, and are other ones each time.
+                *target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
+                // Results are written row by row, each line far from the last.
                 prefetch::to_write(target);
             }
-            LEVEL.products(panel, self.blocks, group, first..first + count, &mut outputs);
-            for (n, values) in (next..next + count).zip(&outputs[first..]) {
-                // SAFETY: the rows and columns of the part belong to this worker alone.
-                let target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
-                target.copy_from_slice(&values[..rows.len()]);
+            for (place, panel) in panels.iter().enumerate() {
+                LEVEL.products(panel, self.blocks, group, columns.clone(), place, &mut outputs);
             }
-            next += count;
+            for (target, values) in targets.iter_mut().zip(&outputs) {
+                target.copy_from_slice(&values.as_flattened()[..target.len()]);
+            }
+            next += columns.len();
         }
     }
 }
@@ -283,10 +296,10 @@ mod tests {
         rounded.round(&b, &shared, &Worker::ALONE);
         #[cfg(target_arch = "x86_64")]
         let _tiles = (level == Level::Amx).then(super::super::amx::Tiles::configure);
-        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+        let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         // SAFETY: it was written above.
         let group = unsafe { rounded.group(&shared, [0; 3]) };
-        level.products(&panel, blocks, group, 0..columns, &mut outputs);
+        level.products(&panel, blocks, group, 0..columns, 1, &mut outputs);
         outputs
     }
 

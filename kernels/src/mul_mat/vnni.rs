@@ -22,7 +22,7 @@ pub(super) fn available() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-/// The products of a panel with some columns of a group.
+/// The products of a panel with some columns of a group, to this place in their outputs.
 ///
 /// # Safety
 /// The panel has as many blocks as there are, and so have all columns of the group, which has these columns.
@@ -32,6 +32,7 @@ pub(super) unsafe fn products(
     blocks: usize,
     group: Group<'_>,
     columns: Range<usize>,
+    place: usize,
     outputs: &mut Outputs,
 ) {
     let mut next = columns.start;
@@ -39,10 +40,10 @@ pub(super) unsafe fn products(
         // SAFETY: by the function's contract.
         next += unsafe {
             match columns.end - next {
-                8.. => tile::<8>(panel, blocks, group, next, outputs),
-                4.. => tile::<4>(panel, blocks, group, next, outputs),
-                2.. => tile::<2>(panel, blocks, group, next, outputs),
-                _ => tile::<1>(panel, blocks, group, next, outputs),
+                8.. => tile::<8>(panel, blocks, group, next, place, outputs),
+                4.. => tile::<4>(panel, blocks, group, next, place, outputs),
+                2.. => tile::<2>(panel, blocks, group, next, place, outputs),
+                _ => tile::<1>(panel, blocks, group, next, place, outputs),
             }
         };
     }
@@ -58,6 +59,7 @@ unsafe fn tile<const N: usize>(
     blocks: usize,
     group: Group<'_>,
     first: usize,
+    place: usize,
     outputs: &mut Outputs,
 ) -> usize {
     let raise = _mm512_set1_epi8(-128);
@@ -94,7 +96,7 @@ unsafe fn tile<const N: usize>(
     }
     for n in 0..N {
         // SAFETY: the sixteen outputs of a column.
-        unsafe { _mm512_storeu_ps(outputs[first + n].as_mut_ptr(), sums[n]) }
+        unsafe { _mm512_storeu_ps(outputs[first + n][place].as_mut_ptr(), sums[n]) }
     }
     N
 }
