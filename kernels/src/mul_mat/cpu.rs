@@ -9,7 +9,7 @@
 //! Work is split over rows of a and batches; over columns only where those are too few.
 
 use super::{blocks, rows};
-use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::kernel::{CpuKernel, Declined, Scratch, expect_plain_or_q8_0};
 use crate::shared::call::{Call, Row};
 use crate::shared::pool::Worker;
 use ssmgraph_ops::quant::Q8_0_BLOCK;
@@ -61,8 +61,8 @@ impl Part<'_> {
 }
 
 impl CpuKernel for MulMat {
-    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
-        Ok(())
+    fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        expect_plain_or_q8_0(inputs)
     }
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {

@@ -3,7 +3,7 @@
 //!
 //! Every worker takes a share of each expert's rows of weights.
 
-use crate::kernel::{CpuKernel, Declined, Scratch};
+use crate::kernel::{CpuKernel, Declined, Scratch, expect_plain_or_q8_0};
 use crate::mul_mat::cpu::{Columns, Part, TILE_ROWS};
 use crate::mul_mat::{blocks, rows};
 use crate::shared::call::{Call, In, Row, rows_of};
@@ -14,8 +14,8 @@ use ssmgraph_ops::{Layout, MulMatId, OpError};
 use std::ops::Range;
 
 impl CpuKernel for MulMatId {
-    fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
-        Ok(())
+    fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        expect_plain_or_q8_0(inputs)
     }
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
