@@ -34,6 +34,10 @@ pub struct MulMat {
 }
 
 impl MulMat {
+    /// The types that weights may have.
+    pub const WEIGHTS: &[DType] =
+        &[DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
     /// The product that suits weights of type `a`: as ggml does, activations are rounded for weights in blocks.
     pub fn of(a: DType) -> MulMat {
         MulMat { quantize: a.is_quantized() }
@@ -105,7 +109,7 @@ impl Define for MulMat {
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
         let mut add = |name: String, spec: Spec| cases.push(spec.case(name));
-        for &dtype in &TYPES[..4] {
+        for &dtype in DENSE {
             let wide = 32 * usize::from(dtype == DType::Q8_0);
             // Rows of blocks have whole blocks; the others get lengths that are multiples of nothing.
             let k = |plain: usize| if wide == 0 { plain } else { plain.next_multiple_of(wide) };
@@ -151,7 +155,7 @@ impl Define for MulMat {
         add("long_rows".into(), Spec::new(DType::F32, 2100, 5, 130));
         add("long_rows_f16".into(), Spec::new(DType::F16, 1030, 7, 3));
         add("long_rows_quantize".into(), Spec { quantize: true, ..Spec::new(DType::Q8_0, 1056, 5, 9) });
-        for &dtype in &TYPES[4..] {
+        for &dtype in &Self::WEIGHTS[DENSE.len()..] {
             for quantize in [true, false] {
                 let name = |what: &str| format!("{dtype}_{what}{}", if quantize { "_quantize" } else { "" });
                 let new = |blocks, m, n| Spec { quantize, ..Spec::new(dtype, blocks * dtype.block_len(), m, n) };
@@ -170,13 +174,12 @@ impl Define for MulMat {
     }
 }
 
-/// Types of weights; those from the fifth on have cases of their own.
-const TYPES: &[DType] =
-    &[DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+/// Types of weights with cases for every shape.
+pub(crate) const DENSE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
 /// Requires weights that can be multiplied, in blocks where activations are to be rounded.
 pub(crate) fn expect_weights(op: &'static str, a: &Layout, quantize: bool) -> Result<(), OpError> {
-    expect_dtype(op, "a", a, TYPES)?;
+    expect_dtype(op, "a", a, MulMat::WEIGHTS)?;
     if quantize && !a.dtype.is_quantized() {
         let what = "expected q8_0 or q4_0 or q4_k or q6_k (quantize rounds b for weights in blocks)";
         return Err(OpError::new(op, format!("a has type {}, {what}", a.dtype)));
@@ -230,7 +233,7 @@ impl Spec {
         let [b2, b3] = self.b_batches;
         let a = values.arranged(self.a, self.dtype, &[self.k, self.m, a2, a3], -1.0, 1.0);
         let b = values.arranged(self.b, DType::F32, &[self.k, self.n, b2, b3], -1.0, 1.0);
-        let wide = self.k > 1000 || TYPES[4..].contains(&self.dtype);
+        let wide = self.k > 1000 || !DENSE.contains(&self.dtype);
         let tolerance = if wide { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
         Case::new(name, MulMat { quantize: self.quantize }, vec![a, b], tolerance)
     }

@@ -16,7 +16,7 @@
 //! Source: ggml's MUL_MAT_ID; −1 is ours.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::mul_mat::{activations, dot, expect_weights};
+use crate::mul_mat::{DENSE, activations, dot, expect_weights};
 use crate::shape::{checked_row, expect_dtype, expect_ne, expect_shape, packed};
 use crate::tensor::rows;
 use crate::{Case, DType, Define, Layout, Layouts, MulMat, OpError, Operand, Storage, Tolerance, ViewMut, Views};
@@ -130,7 +130,7 @@ impl Define for MulMatId {
         }
         add("long_rows".into(), Spec { own_rows: true, ..Spec::new(DType::F32, [2100, 6, 3], [2, 21]) });
         add("long_rows_quantize".into(), Spec { quantize: true, ..Spec::new(DType::Q8_0, [1056, 5, 3], [2, 9]) });
-        for dtype in [DType::Q4_0, DType::Q4K, DType::Q6K] {
+        for &dtype in &MulMat::WEIGHTS[DENSE.len()..] {
             for quantize in [true, false] {
                 let name = |what: &str| format!("{dtype}_{what}{}", if quantize { "_quantize" } else { "" });
                 let spec = Spec { quantize, ..Spec::new(dtype, [2 * dtype.block_len(), 9, 4], [2, 5]) };
@@ -142,9 +142,6 @@ impl Define for MulMatId {
         cases
     }
 }
-
-/// Types of weights with cases for every shape.
-const DENSE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
 /// The sizes of one case.
 #[derive(Clone, Copy)]
@@ -179,7 +176,7 @@ impl Spec {
             id += 1 + values.below(2);
             (id % (experts + 1)) as f64 - 1.0
         });
-        let wide = k > 1000 || (self.dtype.is_quantized() && self.dtype != DType::Q8_0);
+        let wide = k > 1000 || !DENSE.contains(&self.dtype);
         let tolerance = if wide { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
         Case::new(name, MulMatId { quantize: self.quantize }, vec![a, b, ids], tolerance)
     }
