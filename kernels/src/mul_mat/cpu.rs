@@ -98,7 +98,7 @@ impl CpuKernel for MulMat {
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
         let b = &call.inputs[1];
         if self.quantize {
-            blocks::prepare(b, &call.shared, worker);
+            blocks::prepare(&call.inputs[0], b, &call.shared, worker);
             worker.barrier();
             for_each_part(call, worker, |part| blocks::multiply(call, &part, own));
         } else {

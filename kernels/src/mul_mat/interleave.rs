@@ -3,8 +3,8 @@
 //! All formats move units of four bytes (of 16-bit floats, pairs, which are then parted). With AVX-512 sixteen units of
 //! sixteen rows are transposed in registers: 64 shuffles for 1 KiB, against as many moves as there are units.
 
-use super::panels::{BLOCK_BYTES, PANEL_ROWS};
-use ssmgraph_ops::quant::Q8_0_BYTES;
+use super::panels::PANEL_ROWS;
+use std::ops::Range;
 
 /// Elements of N bytes, those of all rows before the next of any.
 pub(super) fn floats<const N: usize>(rows: &[&[u8]], target: &mut [u8]) {
@@ -26,30 +26,23 @@ pub(super) fn floats<const N: usize>(rows: &[&[u8]], target: &mut [u8]) {
     }
 }
 
-/// The blocks of Q8_0: integers, then scales.
-pub(super) fn q8_0(rows: &[&[u8]], target: &mut [u8]) {
-    let blocks = rows[0].len() / Q8_0_BYTES;
-    let (integers, scales) = target.split_at_mut(blocks * BLOCK_BYTES);
-    let (scales, _) = scales.as_chunks_mut::<{ 2 * PANEL_ROWS }>();
-    let (integers, _) = integers.as_chunks_mut::<BLOCK_BYTES>();
-    for (r, row) in rows.iter().enumerate() {
-        let (row, _) = row.as_chunks::<Q8_0_BYTES>();
-        for (block, scales) in row.iter().zip(&mut *scales) {
-            scales[2 * r..2 * r + 2].copy_from_slice(&block[..2]);
-        }
-    }
+/// Units of four bytes from these bytes of each block, those of all rows before the next of any, one block after
+/// another.
+pub(super) fn units(rows: &[&[u8]], block_bytes: usize, from: Range<usize>, target: &mut [u8]) {
+    let blocks = rows[0].len() / block_bytes;
+    let vectors = from.len() / 4;
+    let (target, _) = target[..blocks * vectors * 64].as_chunks_mut::<64>();
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     if let (true, Ok(rows)) = (x86::available(), <&[&[u8]; PANEL_ROWS]>::try_from(rows)) {
         // SAFETY: the processor has the instructions.
-        done = unsafe { x86::q8_0(rows, integers) };
+        done = unsafe { x86::units(rows, block_bytes, from.clone(), target) };
     }
     for (r, row) in rows.iter().enumerate() {
-        let (row, _) = row.as_chunks::<Q8_0_BYTES>();
-        for (block, integers) in row.iter().zip(&mut *integers).skip(done) {
-            let (vectors, _) = integers.as_chunks_mut::<64>();
-            for (four, vector) in block[2..].as_chunks::<4>().0.iter().zip(vectors) {
-                vector[4 * r..4 * r + 4].copy_from_slice(four);
+        let blocks = row.chunks_exact(block_bytes).zip(target.chunks_exact_mut(vectors));
+        for (block, vectors) in blocks.skip(done) {
+            for (unit, vector) in block[from.clone()].as_chunks::<4>().0.iter().zip(vectors) {
+                vector[4 * r..4 * r + 4].copy_from_slice(unit);
             }
         }
     }
@@ -57,7 +50,7 @@ pub(super) fn q8_0(rows: &[&[u8]], target: &mut [u8]) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{BLOCK_BYTES, PANEL_ROWS, Q8_0_BYTES};
+    use super::{PANEL_ROWS, Range};
     use crate::shared::simd;
     use pulp::Arch;
     use std::arch::x86_64::*;
@@ -92,29 +85,57 @@ mod x86 {
         whole * (64 / N)
     }
 
-    /// Pairs of blocks; returns how many blocks were moved.
+    /// As many blocks at a time as make whole vectors; returns how many blocks were moved.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) fn q8_0(rows: &[&[u8]; PANEL_ROWS], integers: &mut [[u8; BLOCK_BYTES]]) -> usize {
-        let (pairs, _) = integers.as_chunks_mut::<2>();
-        for (index, pair) in pairs.iter_mut().enumerate() {
-            let mut vectors = [_mm512_setzero_si512(); 16];
-            for r in 0..16 {
-                let blocks: &[u8; 2 * Q8_0_BYTES] =
-                    rows[r][index * 2 * Q8_0_BYTES..].first_chunk().expect("a pair of blocks");
-                // SAFETY: in each block 32 bytes follow the two of the scale.
-                vectors[r] = unsafe {
-                    let low = _mm512_castsi256_si512(_mm256_loadu_si256(blocks.as_ptr().add(2).cast()));
-                    let high = _mm256_loadu_si256(blocks.as_ptr().add(2 + Q8_0_BYTES).cast());
-                    _mm512_inserti64x4::<1>(low, high)
-                };
+    pub(super) fn units(
+        rows: &[&[u8]; PANEL_ROWS],
+        block_bytes: usize,
+        from: Range<usize>,
+        target: &mut [[u8; 64]],
+    ) -> usize {
+        let mut vectors = [_mm512_setzero_si512(); 16];
+        let (targets, _) = target.as_chunks_mut::<16>();
+        let pieces = 64usize.div_ceil(from.len());
+        for (index, target) in targets.iter_mut().enumerate() {
+            // The first byte of each of the pieces that make up a vector, in a row.
+            let first = index * 64;
+            let start = first / from.len() * block_bytes + from.start + first % from.len();
+            for (vector, row) in vectors.iter_mut().zip(rows) {
+                let bytes = &row[start..start + (pieces - 1) * block_bytes + 64 / pieces];
+                // SAFETY: the pieces lie in `bytes`, one of each block.
+                *vector = unsafe { gather(bytes.as_ptr(), pieces, block_bytes) };
             }
             transpose(&mut vectors);
-            for (vector, target) in vectors.into_iter().zip(pair.as_flattened_mut().as_chunks_mut::<64>().0) {
+            for (vector, target) in vectors.iter().zip(target) {
                 // SAFETY: the reference is to 64 bytes.
-                unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), vector) }
+                unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), *vector) }
             }
         }
-        pairs.len() * 2
+        targets.len() * 64 / from.len()
+    }
+
+    /// # Safety
+    /// 1, 2 or 4 pieces that make up 64 bytes are readable, so many bytes apart.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn gather(start: *const u8, pieces: usize, apart: usize) -> __m512i {
+        // SAFETY: by the function's contract.
+        unsafe {
+            match pieces {
+                1 => _mm512_loadu_si512(start.cast()),
+                2 => {
+                    let low = _mm512_castsi256_si512(_mm256_loadu_si256(start.cast()));
+                    _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(start.add(apart).cast()))
+                }
+                _ => {
+                    let quarter = |piece: usize| _mm_loadu_si128(start.add(piece * apart).cast());
+                    let vector = _mm512_castsi128_si512(quarter(0));
+                    let vector = _mm512_inserti32x4::<1>(vector, quarter(1));
+                    let vector = _mm512_inserti32x4::<2>(vector, quarter(2));
+                    _mm512_inserti32x4::<3>(vector, quarter(3))
+                }
+            }
+        }
     }
 
     /// Unit c of vector r becomes unit r of vector c.
@@ -172,19 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_to_their_places() {
-        for blocks in [1, 2, 5] {
-            let len = blocks * Q8_0_BYTES;
-            let rows: Vec<Vec<u8>> =
-                (0..16).map(|r| (0..len).map(|i| (r * 29 + i * 5) as u8).collect()).collect();
-            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-            let mut panel = vec![0; len * 16];
-            q8_0(&rows, &mut panel);
-            for (r, row) in rows.iter().enumerate() {
-                for (block, bytes) in row.chunks(Q8_0_BYTES).enumerate() {
-                    assert_eq!(panel[blocks * BLOCK_BYTES + block * 32 + r * 2..][..2], bytes[..2]);
-                    for (k, byte) in bytes[2..].iter().enumerate() {
-                        assert_eq!(panel[block * BLOCK_BYTES + k / 4 * 64 + r * 4 + k % 4], *byte);
+    fn units_of_blocks_come_to_their_places() {
+        for (bytes, from) in [(34, 2..34), (18, 2..18), (144, 16..144), (210, 64..128), (210, 128..160)] {
+            for blocks in [1, 2, 5] {
+                for count in [3, 16] {
+                    let row =
+                        |r: usize| (0..blocks * bytes).map(|i| (r * 29 + i * 5 + i / 256) as u8).collect();
+                    let rows: Vec<Vec<u8>> = (0..count).map(row).collect();
+                    let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+                    let mut target = vec![0; blocks * from.len() * PANEL_ROWS];
+                    units(&rows, bytes, from.clone(), &mut target);
+                    for (r, row) in rows.iter().enumerate() {
+                        for (block, bytes) in row.chunks(bytes).enumerate() {
+                            for (i, byte) in bytes[from.clone()].iter().enumerate() {
+                                let at = block * from.len() * PANEL_ROWS + i / 4 * 64 + r * 4 + i % 4;
+                                assert_eq!(target[at], *byte, "{from:?} {blocks} {count}: {r} {block} {i}");
+                            }
+                        }
                     }
                 }
             }

@@ -7,19 +7,20 @@
 //! | format | what follows what |
 //! |---|---|
 //! | `Floats` (f32, f16, bf16) | for each k the 16 elements |
-//! | `Q8_0` | for each block of 32 k eight vectors of 64 bytes, four k of each row; then for each block 16 scales |
+//! | `Blocks` | for each 32 k eight vectors of 64 bytes, four k of each row, or what they are unpacked from; scales |
 //!
 //! Eight vectors of 64 bytes are also the second operand of an AMX product of bytes.
 //!
 //! A weight that nobody can write is packed once, when the first program that uses it is made; the panels belong to
 //! its [`crate::Memory`] and go with it. Other operands are packed panel by panel in each call, by the same function.
 
+use super::formats::Blocks;
 use super::interleave;
 use crate::memory::OutOfMemory;
 use crate::shared::call::{In, Row};
 use crate::shared::pool::{Pool, Worker};
 use memmap2::MmapMut;
-use ssmgraph_ops::quant::{Q8_0_BLOCK, Q8_0_BYTES};
+use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{DType, Layout};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,8 +35,8 @@ pub(super) const BLOCK_BYTES: usize = PANEL_ROWS * Q8_0_BLOCK;
 pub enum Format {
     /// Elements of this plain float type.
     Floats(DType),
-    /// Blocks of Q8_0.
-    Q8_0,
+    /// Blocks of this type, whose products with rounded columns are integers.
+    Blocks(Blocks),
 }
 
 impl Format {
@@ -43,7 +44,7 @@ impl Format {
     pub(crate) fn of(dtype: DType, quantize: bool) -> Option<Format> {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => Some(Format::Floats(dtype)),
-            DType::Q8_0 if quantize => Some(Format::Q8_0),
+            _ if quantize => Blocks::of(dtype).map(Format::Blocks),
             _ => None,
         }
     }
@@ -52,16 +53,7 @@ impl Format {
     pub(crate) fn panel_bytes(self, row_len: usize) -> usize {
         match self {
             Format::Floats(dtype) => row_len * PANEL_ROWS * dtype.block_bytes(),
-            Format::Q8_0 => (row_len / Q8_0_BLOCK * PANEL_ROWS * Q8_0_BYTES).next_multiple_of(64),
-        }
-    }
-
-    /// What the kernels want the sum of a rounded block of b multiplied with: what raising the weights to unsigned
-    /// bytes adds to each product, to be taken off.
-    pub(super) fn sum_factor(self) -> i32 {
-        match self {
-            Format::Q8_0 => -128,
-            Format::Floats(_) => 0,
+            Format::Blocks(blocks) => blocks.panel_bytes(row_len),
         }
     }
 
@@ -86,7 +78,7 @@ impl Format {
         match self {
             Format::Floats(DType::F32) => interleave::floats::<4>(&sources[..rows], target),
             Format::Floats(_) => interleave::floats::<2>(&sources[..rows], target),
-            Format::Q8_0 => interleave::q8_0(&sources[..rows], target),
+            Format::Blocks(blocks) => blocks.pack(&sources[..rows], target),
         }
     }
 }
