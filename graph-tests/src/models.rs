@@ -1,10 +1,10 @@
 //! The tiny models of the fixtures, which lie there as F32 alone.
 
 use crate::arrays::fixture;
+use crate::random_model::encoded;
 use ssmgraph::formats::Gguf;
 use ssmgraph::formats::gguf::{TensorInfo, Writer};
-use ssmgraph::ops::quant::{Q8_0_BLOCK, quantize_q8_0};
-use ssmgraph::ops::{DType, HostTensor, Layout};
+use ssmgraph::ops::DType;
 use std::sync::Arc;
 
 /// A model by name and type, such as `mamba1-tiny.q8_0`.
@@ -50,12 +50,5 @@ fn fitting(to: DType, row: usize) -> DType {
 fn converted(bytes: &[u8], to: DType) -> Vec<u8> {
     let values: Vec<f32> =
         bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
-    if to == DType::Q8_0 {
-        let (blocks, _) = values.as_chunks::<Q8_0_BLOCK>();
-        return blocks.iter().flat_map(|block| quantize_q8_0(block).to_bytes()).collect();
-    }
-    let mut tensor = HostTensor::zeros(Layout::contiguous(to, &[values.len()]).unwrap());
-    let mut view = tensor.view_mut().unwrap();
-    values.iter().enumerate().for_each(|(index, &value)| view.set([index, 0, 0, 0], value.into()));
-    tensor.bytes().to_vec()
+    encoded(&values, to)
 }

@@ -83,6 +83,9 @@ fn valid() -> Vec<u8> {
         .and_then(|w| w.alignment(64))
         .and_then(|w| w.tensor_f32("token_embd.weight", &[4, 3], &[0.5; 12]))
         .and_then(|w| w.tensor("blk.0.ssm_in.weight", DType::Q8_0, &[32, 2], vec![3; 68]))
+        .and_then(|w| w.tensor("blk.0.ssm_x.weight", DType::Q4_0, &[32, 2], vec![5; 36]))
+        .and_then(|w| w.tensor("blk.0.ssm_out.weight", DType::Q4K, &[256, 1], vec![7; 144]))
+        .and_then(|w| w.tensor("output.weight", DType::Q6K, &[256, 1], vec![9; 210]))
         .and_then(|w| w.tensor("empty", DType::F16, &[8, 0, 2], Vec::new()))
         .and_then(|w| w.tensor("blk.0.ssm_d", DType::BF16, &[5], vec![1; 10]))
         .unwrap();

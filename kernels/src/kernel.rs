@@ -7,13 +7,25 @@ use crate::numerics::{Forms, Variant};
 use crate::shared::call::{Call, In, Out, Shared};
 use crate::shared::pool::{KernelPanic, Pool, WORKERS_MAX, Worker};
 use once_cell::sync::OnceCell;
-use ssmgraph_ops::{Layout, Op, OpError};
+use ssmgraph_ops::{DType, Layout, Op, OpError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why a kernel will not run a call; the op then runs elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Declined(pub String);
+
+/// For kernels that compute with plain types and Q8_0 alone.
+///
+/// Errors: another block format, by name.
+pub(crate) fn expect_plain_or_q8_0(inputs: &[Layout]) -> Result<(), Declined> {
+    match inputs.iter().find(|input| input.dtype.is_block() && input.dtype != DType::Q8_0) {
+        Some(input) => {
+            Err(Declined(format!("{} is not computed with, q8_0 alone of the block formats is", input.dtype)))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Scratch memory that a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

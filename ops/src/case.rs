@@ -216,10 +216,32 @@ impl Values {
         high: f64,
     ) -> HostTensor {
         let layout = arrangement.layout(dtype, ne);
-        if dtype == DType::Q8_0 {
-            return self.quantized(layout, low, high);
+        match dtype {
+            DType::Q8_0 => self.quantized(layout, low, high),
+            _ if dtype.is_quantized() => self.blocks(layout, low.abs().max(high.abs())),
+            _ => fill(layout, |_| self.uniform(low, high)),
         }
-        fill(layout, |_| self.uniform(low, high))
+    }
+
+    /// Blocks of any bits, scales and minima among them, whose numbers are no larger than `largest`.
+    fn blocks(&mut self, layout: Layout, largest: f64) -> HostTensor {
+        // Where the f16 numbers of a block stand, and the most of them that an element can be.
+        let floats: &[(usize, f64)] = match layout.dtype {
+            DType::Q4_0 => &[(0, 8.0)],
+            DType::Q4K => &[(0, 63.0 * 15.0), (2, 63.0)],
+            _ => &[(208, 128.0 * 32.0)],
+        };
+        let mut tensor = HostTensor::filled(layout, 0xFF);
+        let mut view = tensor.view_mut().expect("case layouts do not overlap");
+        for index in indices(layout.blocks()) {
+            let block = view.block_mut(index);
+            block.iter_mut().for_each(|byte| *byte = self.below(256) as u8);
+            for &(at, most) in floats {
+                let unit = half::f16::from_f64(self.uniform(0.1, 1.0) * largest / most);
+                block[at..at + 2].copy_from_slice(&unit.to_le_bytes());
+            }
+        }
+        tensor
     }
 
     fn quantized(&mut self, layout: Layout, low: f64, high: f64) -> HostTensor {

@@ -7,8 +7,8 @@
 //! | i32, i64 | i64, i32 | i64 → i32 keeps the low 32 bits |
 //! | i32, i64 | f32 | to nearest, ties to even |
 //! | f32 | i32, i64 | towards zero; beyond the range its nearest end; NaN becomes 0 |
-//! | q8_0 | f32 | exact |
-//! | f32 | q8_0 | [`crate::quant::quantize_q8_0`] on each 32 elements in index order |
+//! | q8_0, q4_0, q4_k, q6_k | f32 | exact; q4_k to nearest, ties to even |
+//! | f32 | q8_0, q4_0, q4_k, q6_k | [`crate::quant::Format::encode`] on each block of elements in index order |
 //!
 //! | operand | shape, innermost first | type | meaning |
 //! |---|---|---|---|
@@ -19,7 +19,7 @@
 //! Source: ggml's CPY, CONT and DUP.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::quant::{Q8_0_BLOCK, quantize_q8_0};
+use crate::quant::Format;
 use crate::shape::packed;
 use crate::tensor::indices;
 use crate::{Case, DType, Define, HostTensor, Layout, Layouts, OpError, Operand, Storage, Tolerance};
@@ -46,9 +46,9 @@ pub enum Conversion {
     IntToFloat,
     /// f32 to integer.
     FloatToInt,
-    /// q8_0 to f32.
+    /// Blocks to f32.
     Expand,
-    /// f32 to q8_0.
+    /// f32 to blocks.
     Quantize,
 }
 
@@ -61,8 +61,8 @@ impl Conversion {
             _ if from.is_int() && to.is_int() => Some(Conversion::Int),
             (_, DType::F32) if from.is_int() => Some(Conversion::IntToFloat),
             (DType::F32, _) if to.is_int() => Some(Conversion::FloatToInt),
-            (DType::Q8_0, DType::F32) => Some(Conversion::Expand),
-            (DType::F32, DType::Q8_0) => Some(Conversion::Quantize),
+            (_, DType::F32) if from.is_quantized() => Some(Conversion::Expand),
+            (DType::F32, _) if to.is_quantized() => Some(Conversion::Quantize),
             _ => None,
         }
     }
@@ -156,10 +156,11 @@ impl Define for Cpy {
 }
 
 fn quantize(x: &View<'_>, y: &mut ViewMut<'_>) {
+    let format = Format::of(y.layout().dtype).expect("infer checked it");
     let mut elements = indices(x.ne()).map(|index| x.get(index) as f32);
     for to in indices(y.layout().blocks()) {
-        let values: [f32; Q8_0_BLOCK] = std::array::from_fn(|_| elements.next().expect("as many elements"));
-        y.block_mut(to).copy_from_slice(&quantize_q8_0(&values).to_bytes());
+        let values: Vec<f32> = elements.by_ref().take(format.block_len()).collect();
+        format.encode(&values, y.block_mut(to));
     }
 }
 
@@ -257,12 +258,24 @@ fn block_cases() -> Vec<Case> {
         let x = values.arranged(arrangement, DType::F32, &[24, 4, 2], -4.0, 4.0);
         cases.push(case(format!("f32_{}_to_q8_0_reshaped", arrangement.name()), x, packed(DType::Q8_0, &[64, 3])));
     }
+    for dtype in [DType::Q4_0, DType::Q4K, DType::Q6K] {
+        let ne = [2 * dtype.block_len(), 3, 2];
+        let halves = [dtype.block_len(), 4, 3];
+        let x = values.arranged(Arrangement::Permuted, dtype, &ne, -1.0, 1.0);
+        cases.push(case(format!("{dtype}_permuted"), x.clone(), packed(dtype, &ne)));
+        cases.push(case(format!("{dtype}_permuted_to_f32"), x.clone(), packed(DType::F32, &ne)));
+        let to = Arrangement::GappedElements.layout(DType::F32, &halves);
+        cases.push(case(format!("{dtype}_permuted_to_f32_reshaped"), x, to));
+        let x = values.arranged(Arrangement::Transposed, DType::F32, &ne, -4.0, 4.0);
+        cases.push(case(format!("f32_transposed_to_{dtype}"), x.clone(), Arrangement::GappedRows.layout(dtype, &ne)));
+        cases.push(case(format!("f32_transposed_to_{dtype}_reshaped"), x, packed(dtype, &halves)));
+    }
     // The bytes of a block format without arithmetic are copied as they are.
-    let layout = Arrangement::Permuted.layout(DType::Q4K, &[512, 3, 2]);
+    let layout = Arrangement::Permuted.layout(DType::Q5K, &[512, 3, 2]);
     let bytes = (0..layout.span_bytes()).map(|_| values.below(256) as u8).collect();
     let x = HostTensor::from_bytes(layout, bytes).expect("the whole span");
     cases.push(case("q8_0_zeros".into(), HostTensor::zeros(packed(DType::F32, &[64])), packed(DType::Q8_0, &[64])));
-    cases.push(case("q4_k_permuted".into(), x, layout.to_contiguous()));
+    cases.push(case("q5_k_permuted".into(), x, layout.to_contiguous()));
     cases
 }
 

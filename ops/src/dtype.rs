@@ -58,7 +58,7 @@ dtypes! {
     F64 = 28, "f64", 1 x 8;
     /// 32 × i8 with one f16 scale.
     Q8_0 = 8, "q8_0", 32 x 34;
-    /// 32 × 4 bits with one f16 scale (layout only).
+    /// 32 × 4 bits with one f16 scale.
     Q4_0 = 2, "q4_0", 32 x 18;
     /// 32 × 4 bits with f16 scale and minimum (layout only).
     Q4_1 = 3, "q4_1", 32 x 20;
@@ -72,11 +72,11 @@ dtypes! {
     Q2K = 10, "q2_k", 256 x 84;
     /// 256 × 3 bits, K-quant (layout only).
     Q3K = 11, "q3_k", 256 x 110;
-    /// 256 × 4 bits, K-quant (layout only).
+    /// 256 × 4 bits, K-quant: 8 scales and minima of 6 bits.
     Q4K = 12, "q4_k", 256 x 144;
     /// 256 × 5 bits, K-quant (layout only).
     Q5K = 13, "q5_k", 256 x 176;
-    /// 256 × 6 bits, K-quant (layout only).
+    /// 256 × 6 bits, K-quant: 16 scales of 8 bits.
     Q6K = 14, "q6_k", 256 x 210;
     /// 256 × 8 bits, K-quant (layout only).
     Q8K = 15, "q8_k", 256 x 292;
@@ -122,9 +122,15 @@ impl DType {
         self.block_len() > 1
     }
 
+    /// Whether elements are integers in blocks with scales, which [`crate::quant`] unpacks; other block formats have a
+    /// layout alone.
+    pub fn is_quantized(self) -> bool {
+        matches!(self, DType::Q8_0 | DType::Q4_0 | DType::Q4K | DType::Q6K)
+    }
+
     /// Whether single elements can be read as numbers at all.
     pub fn is_readable(self) -> bool {
-        self.is_float() || self.is_int() || self == DType::Q8_0
+        self.is_float() || self.is_int() || self.is_quantized()
     }
 
     /// The type called `name`, as [`DType::name`] prints it.

@@ -2,7 +2,7 @@
 //!
 //! | operand | shape, innermost first | type | meaning |
 //! |---|---|---|---|
-//! | a | D, R, A2, A3 | f32, f16, bf16, q8_0, i32, i64 | tables of R rows |
+//! | a | D, R, A2, A3 | f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, i32, i64 | tables of R rows |
 //! | ids | N, A2, A3 | i32 | which row; −1 gives a row of zeros |
 //!
 //! The result y {D, N, A2, A3} is packed: f32 for real tables, the table's own type for integers.
@@ -21,11 +21,13 @@ use smallvec::smallvec;
 pub struct GetRows;
 
 const OPERANDS: &[Operand] = &[
-    Operand::new("a", "D, R, A2, A3", "f32, f16, bf16, q8_0, i32, i64", "tables of R rows"),
+    Operand::new("a", "D, R, A2, A3", "f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, i32, i64", "tables of R rows"),
     Operand::new("ids", "N, A2, A3", "i32", "which row; −1 gives a row of zeros"),
 ];
 
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::I32, DType::I64];
+const TYPES: &[DType] = &[
+    DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K, DType::I32, DType::I64,
+];
 
 impl Define for GetRows {
     fn name(&self) -> &'static str {
@@ -100,7 +102,8 @@ impl Define for GetRows {
             for &arrangement in if packed_only { Arrangement::PACKED_ROWS } else { Arrangement::ALL } {
                 add(arrangement.name().into(), arrangement, [17, 5, 2, 3], 4);
             }
-            for size in [1, 15, 16, 31, 33, 64, 65, 130] {
+            let sizes: &[usize] = if dtype.block_len() > 32 { &[512] } else { &[1, 15, 16, 31, 33, 64, 65, 130] };
+            for &size in sizes {
                 add(format!("size_{size}"), Arrangement::Contiguous, [size, 3, 1, 1], 2);
             }
             add("long_rows".into(), Arrangement::GappedRows, [2080, 3, 2, 1], 2);
@@ -162,8 +165,8 @@ mod tests {
             "get_rows: ids has type i64, expected i32"
         );
         assert_eq!(
-            refused(layout(DType::Q4_0, &[32, 3]), layout(DType::I32, &[5])),
-            "get_rows: a has type q4_0, expected f32 or f16 or bf16 or q8_0 or i32 or i64"
+            refused(layout(DType::Q4_1, &[32, 3]), layout(DType::I32, &[5])),
+            "get_rows: a has type q4_1, expected f32 or f16 or bf16 or q8_0 or q4_0 or q4_k or q6_k or i32 or i64"
         );
     }
 }

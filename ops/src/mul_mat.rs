@@ -5,22 +5,24 @@
 //!
 //! | operand | shape, innermost first | type | meaning |
 //! |---|---|---|---|
-//! | a | K, M, A2, A3 | f32, f16, bf16, q8_0 | weights, one row per output; A2 divides B2 and A3 divides B3 |
+//! | a | K, M, A2, A3 | f32, f16, bf16, q8_0, q4_0, q4_k, q6_k | weights, one row per output; A2 divides B2 and A3 divides B3 |
 //! | b | K, N, B2, B3 | f32 | activations, one row per token |
 //!
 //! The result y {M, N, B2, B3} is f32 and packed. Neighbouring matrices of b share one of a.
 //!
-//! With `quantize`, which q8_0 weights alone allow, rows of b are first rounded to Q8_0 blocks
-//! ([`crate::quant::quantize_q8_0`]) and each pair of blocks adds `d_a · d_b · Σ q_a · q_b`: the
-//! arithmetic of ggml's CPU backend. Without it, weights are expanded exactly and b is taken as it is.
+//! With `quantize`, which weights in blocks alone allow, rows of b are first rounded to Q8_0 blocks of 32
+//! ([`crate::quant::quantize_q8_0`]), and what is left is a sum of integers times scales: q8_0 weights add
+//! `d_a · d_b · Σ q_a · q_b` for each pair of blocks. For q8_0 and q4_0 that is the arithmetic of ggml's CPU backend.
+//! For q4_k and q6_k ggml rounds b to blocks of 256 with one scale; ours are finer, so results lie closer to those of
+//! unrounded activations. Without `quantize`, weights are expanded exactly and b is taken as it is.
 //!
 //! Refused: other types, K that differs, batches of a that do not divide those of b.
 //! Source: ggml's MUL_MAT; its f16 weights round activations to f16 there, here they do not.
 
 use crate::case::{Arrangement, Values};
-use crate::quant::{Q8_0_BLOCK, BlockQ8_0, quantize_q8_0};
+use crate::quant::{Q8_0_BLOCK, quantize_q8_0};
 use crate::shape::{expect_dtype, expect_ne, packed};
-use crate::tensor::rows;
+use crate::tensor::indices;
 use crate::{Case, DType, Define, Layout, Layouts, OpError, Operand, Storage, Tolerance, View, ViewMut, Views};
 use smallvec::smallvec;
 
@@ -32,14 +34,18 @@ pub struct MulMat {
 }
 
 impl MulMat {
-    /// The product as ggml computes it for weights of type `a`.
+    /// The types that weights may have.
+    pub const WEIGHTS: &[DType] =
+        &[DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
+    /// The product that suits weights of type `a`: as ggml does, activations are rounded for weights in blocks.
     pub fn of(a: DType) -> MulMat {
-        MulMat { quantize: a == DType::Q8_0 }
+        MulMat { quantize: a.is_quantized() }
     }
 }
 
 const OPERANDS: &[Operand] = &[
-    Operand::new("a", "K, M, A2, A3", "f32, f16, bf16, q8_0", "weights; A2 divides B2 and A3 divides B3"),
+    Operand::new("a", "K, M, A2, A3", "f32, f16, bf16, q8_0, q4_0, q4_k, q6_k", "weights; A2 divides B2 and A3 divides B3"),
     Operand::new("b", "K, N, B2, B3", "f32", "activations, one row per token"),
 ];
 
@@ -63,11 +69,7 @@ impl Define for MulMat {
     fn infer(&self, inputs: &[Layout]) -> Result<Layouts, OpError> {
         let op = self.name();
         let [a, b] = inputs else { unreachable!("the arity was checked") };
-        if self.quantize && a.dtype != DType::Q8_0 {
-            let what = format!("a has type {}, expected q8_0 (quantize rounds b for q8_0 weights)", a.dtype);
-            return Err(OpError::new(op, what));
-        }
-        expect_dtype(op, "a", a, &[DType::F32, DType::F16, DType::BF16, DType::Q8_0])?;
+        expect_weights(op, a, self.quantize)?;
         expect_dtype(op, "b", b, &[DType::F32])?;
         expect_ne(op, "b", b, 0, a.ne[0], "the row length of a")?;
         for axis in [2, 3] {
@@ -86,14 +88,19 @@ impl Define for MulMat {
 
     fn reference(&self, inputs: &Views<'_>, results: &mut [ViewMut<'_>]) -> Result<(), OpError> {
         let [a, b] = inputs else { unreachable!("the arity was checked") };
-        let share = |axis: usize| b.ne()[axis] / a.ne()[axis].max(1);
-        for [n, i2, i3] in rows(results[0].ne()) {
-            let x: Vec<f32> = (0..b.ne()[0]).map(|k| b.get([k, n, i2, i3]) as f32).collect();
-            let blocks = if self.quantize { quantized(&x) } else { Vec::new() };
-            for m in 0..a.ne()[1] {
-                let weights = [m, i2 / share(2), i3 / share(3)];
-                let sum = dot_row(a, weights, &x, self.quantize.then_some(&blocks));
-                results[0].set([m, n, i2, i3], sum);
+        let y = &mut results[0];
+        if y.layout().is_empty() {
+            return Ok(());
+        }
+        let share = |axis: usize| b.ne()[axis] / a.ne()[axis];
+        for [_, _, i2, i3] in indices([1, 1, y.ne()[2], y.ne()[3]]) {
+            let columns: Vec<Vec<f64>> =
+                (0..y.ne()[1]).map(|n| activations(b, [n, i2, i3], self.quantize)).collect();
+            for m in 0..y.ne()[0] {
+                let weights = a.row([m, i2 / share(2), i3 / share(3)]);
+                for (n, column) in columns.iter().enumerate() {
+                    y.set([m, n, i2, i3], dot(&weights, column));
+                }
             }
         }
         Ok(())
@@ -102,7 +109,7 @@ impl Define for MulMat {
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
         let mut add = |name: String, spec: Spec| cases.push(spec.case(name));
-        for &dtype in TYPES {
+        for &dtype in DENSE {
             let wide = 32 * usize::from(dtype == DType::Q8_0);
             // Rows of blocks have whole blocks; the others get lengths that are multiples of nothing.
             let k = |plain: usize| if wide == 0 { plain } else { plain.next_multiple_of(wide) };
@@ -148,35 +155,52 @@ impl Define for MulMat {
         add("long_rows".into(), Spec::new(DType::F32, 2100, 5, 130));
         add("long_rows_f16".into(), Spec::new(DType::F16, 1030, 7, 3));
         add("long_rows_quantize".into(), Spec { quantize: true, ..Spec::new(DType::Q8_0, 1056, 5, 9) });
+        for &dtype in &Self::WEIGHTS[DENSE.len()..] {
+            for quantize in [true, false] {
+                let name = |what: &str| format!("{dtype}_{what}{}", if quantize { "_quantize" } else { "" });
+                let new = |blocks, m, n| Spec { quantize, ..Spec::new(dtype, blocks * dtype.block_len(), m, n) };
+                add(name("one_token"), new(3, 33, 1));
+                add(name("9_tokens"), new(1, 17, 9));
+                add(name("batches"), new(2, 5, 3).batches([2, 1], [4, 2]));
+                add(name("no_columns"), new(0, 3, 2));
+                for &a in Arrangement::PACKED_ROWS {
+                    add(name(&format!("a_{}", a.name())), Spec { a, ..new(1, 6, 2).batches([2, 1], [2, 3]) });
+                }
+                let b = Arrangement::Transposed;
+                add(name("b_transposed"), Spec { b, ..new(1, 16, 5) });
+            }
+        }
         cases
     }
 }
 
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+/// Types of weights with cases for every shape.
+pub(crate) const DENSE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
-/// A row of a with a row of b: with its blocks, where it was rounded.
-pub(crate) fn dot_row(a: &View<'_>, row: [usize; 3], x: &[f32], blocks: Option<&Vec<BlockQ8_0>>) -> f64 {
-    let [m, a2, a3] = row;
-    match blocks {
-        Some(blocks) => dot_blocks(a, row, blocks),
-        None => x.iter().enumerate().map(|(k, &x)| a.get([k, m, a2, a3]) * f64::from(x)).sum(),
+/// Requires weights that can be multiplied, in blocks where activations are to be rounded.
+pub(crate) fn expect_weights(op: &'static str, a: &Layout, quantize: bool) -> Result<(), OpError> {
+    expect_dtype(op, "a", a, MulMat::WEIGHTS)?;
+    if quantize && !a.dtype.is_quantized() {
+        let what = "expected q8_0 or q4_0 or q4_k or q6_k (quantize rounds b for weights in blocks)";
+        return Err(OpError::new(op, format!("a has type {}, {what}", a.dtype)));
     }
+    Ok(())
 }
 
-pub(crate) fn quantized(row: &[f32]) -> Vec<BlockQ8_0> {
-    let (blocks, _) = row.as_chunks::<Q8_0_BLOCK>();
-    blocks.iter().map(quantize_q8_0).collect()
+/// A row of b as the products see it.
+pub(crate) fn activations(b: &View<'_>, [n, i2, i3]: [usize; 3], quantize: bool) -> Vec<f64> {
+    let x = (0..b.ne()[0]).map(|k| b.get([k, n, i2, i3]));
+    if !quantize {
+        return x.collect();
+    }
+    let x: Vec<f32> = x.map(|x| x as f32).collect();
+    let blocks = x.as_chunks::<Q8_0_BLOCK>().0.iter().map(quantize_q8_0);
+    blocks.flat_map(|block| block.q.map(|q| block.scale.to_f64() * f64::from(q))).collect()
 }
 
-fn dot_blocks(a: &View<'_>, [m, a2, a3]: [usize; 3], blocks: &[BlockQ8_0]) -> f64 {
-    let mut sum = 0.0;
-    for (index, b) in blocks.iter().enumerate() {
-        let bytes = a.block([index, m, a2, a3]).try_into().expect("a block of q8_0");
-        let a = BlockQ8_0::from_bytes(bytes);
-        let product: i32 = a.q.iter().zip(b.q).map(|(&a, b)| i32::from(a) * i32::from(b)).sum();
-        sum += a.scale.to_f64() * b.scale.to_f64() * f64::from(product);
-    }
-    sum
+/// The sum of the products.
+pub(crate) fn dot(weights: &[f64], x: &[f64]) -> f64 {
+    weights.iter().zip(x).map(|(weight, x)| weight * x).sum()
 }
 
 /// The sizes of one case.
@@ -209,7 +233,8 @@ impl Spec {
         let [b2, b3] = self.b_batches;
         let a = values.arranged(self.a, self.dtype, &[self.k, self.m, a2, a3], -1.0, 1.0);
         let b = values.arranged(self.b, DType::F32, &[self.k, self.n, b2, b3], -1.0, 1.0);
-        let tolerance = if self.k > 1000 { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
+        let wide = self.k > 1000 || !DENSE.contains(&self.dtype);
+        let tolerance = if wide { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
         Case::new(name, MulMat { quantize: self.quantize }, vec![a, b], tolerance)
     }
 }
@@ -279,11 +304,11 @@ mod tests {
         );
         assert_eq!(
             refused(plain, layout(DType::I32, &[3]), f32(&[3])),
-            "mul_mat: a has type i32, expected f32 or f16 or bf16 or q8_0"
+            "mul_mat: a has type i32, expected f32 or f16 or bf16 or q8_0 or q4_0 or q4_k or q6_k"
         );
         assert_eq!(
             refused(MulMat { quantize: true }, f32(&[32]), f32(&[32])),
-            "mul_mat: a has type f32, expected q8_0 (quantize rounds b for q8_0 weights)"
+            "mul_mat: a has type f32, expected q8_0 or q4_0 or q4_k or q6_k (quantize rounds b for weights in blocks)"
         );
         assert_eq!(
             refused(plain, f32(&[0, 1 << 40]), f32(&[0, 1 << 40])),

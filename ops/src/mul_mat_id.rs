@@ -5,7 +5,7 @@
 //!
 //! | operand | shape, innermost first | type | meaning |
 //! |---|---|---|---|
-//! | a | K, M, E | f32, f16, bf16, q8_0 | weights of E experts, one row per output |
+//! | a | K, M, E | f32, f16, bf16, q8_0, q4_0, q4_k, q6_k | weights of E experts, one row per output |
 //! | b | K, U or 1, N | f32 | activations; 1 gives all experts of a token the same row |
 //! | ids | U, N | i32 | the expert of each result row; −1 gives a row of zeros |
 //!
@@ -16,7 +16,7 @@
 //! Source: ggml's MUL_MAT_ID; −1 is ours.
 
 use crate::case::{Arrangement, Values, fill};
-use crate::mul_mat::{dot_row, quantized};
+use crate::mul_mat::{DENSE, activations, dot, expect_weights};
 use crate::shape::{checked_row, expect_dtype, expect_ne, expect_shape, packed};
 use crate::tensor::rows;
 use crate::{Case, DType, Define, Layout, Layouts, MulMat, OpError, Operand, Storage, Tolerance, ViewMut, Views};
@@ -30,14 +30,14 @@ pub struct MulMatId {
 }
 
 impl MulMatId {
-    /// The product as ggml computes it for weights of type `a`.
+    /// The product that suits weights of type `a`, as [`MulMat::of`].
     pub fn of(a: DType) -> MulMatId {
         MulMatId { quantize: MulMat::of(a).quantize }
     }
 }
 
 const OPERANDS: &[Operand] = &[
-    Operand::new("a", "K, M, E", "f32, f16, bf16, q8_0", "weights of E experts, one row per output"),
+    Operand::new("a", "K, M, E", "f32, f16, bf16, q8_0, q4_0, q4_k, q6_k", "weights of E experts, one row per output"),
     Operand::new("b", "K, U or 1, N", "f32", "activations; 1 gives all experts of a token the same row"),
     Operand::new("ids", "U, N", "i32", "the expert of each result row; −1 gives a row of zeros"),
 ];
@@ -62,11 +62,7 @@ impl Define for MulMatId {
     fn infer(&self, inputs: &[Layout]) -> Result<Layouts, OpError> {
         let op = self.name();
         let [a, b, ids] = inputs else { unreachable!("the arity was checked") };
-        if self.quantize && a.dtype != DType::Q8_0 {
-            let what = format!("a has type {}, expected q8_0 (quantize rounds b for q8_0 weights)", a.dtype);
-            return Err(OpError::new(op, what));
-        }
-        expect_dtype(op, "a", a, TYPES)?;
+        expect_weights(op, a, self.quantize)?;
         expect_dtype(op, "b", b, &[DType::F32])?;
         expect_dtype(op, "ids", ids, &[DType::I32])?;
         expect_ne(op, "a", a, 3, 1, "experts lie along axis 2")?;
@@ -88,10 +84,9 @@ impl Define for MulMatId {
             let id = ids.get_int([u, n, 0, 0]);
             let expert = checked_row(self.name(), "ids", place, id, a.ne()[2])?;
             let from = if b.ne()[1] == 1 { 0 } else { u };
-            let x: Vec<f32> = (0..b.ne()[0]).map(|k| b.get([k, from, n, 0]) as f32).collect();
-            let blocks = if self.quantize { quantized(&x) } else { Vec::new() };
+            let x = activations(b, [from, n, 0], self.quantize);
             for m in 0..a.ne()[1] {
-                let sum = expert.map_or(0.0, |e| dot_row(a, [m, e, 0], &x, self.quantize.then_some(&blocks)));
+                let sum = expert.map_or(0.0, |e| dot(&a.row([m, e, 0]), &x));
                 y.set([m, u, n, 0], sum);
             }
         }
@@ -101,7 +96,7 @@ impl Define for MulMatId {
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
         let mut add = |name: String, spec: Spec| cases.push(spec.case(&name));
-        for &dtype in TYPES {
+        for &dtype in DENSE {
             let k = |plain: usize| if dtype == DType::Q8_0 { plain.next_multiple_of(32) } else { plain };
             add(format!("{dtype}_one_token"), Spec::new(dtype, [k(67), 33, 8], [2, 1]));
             add(format!("{dtype}_tokens"), Spec::new(dtype, [k(64), 18, 5], [3, 17]));
@@ -135,11 +130,18 @@ impl Define for MulMatId {
         }
         add("long_rows".into(), Spec { own_rows: true, ..Spec::new(DType::F32, [2100, 6, 3], [2, 21]) });
         add("long_rows_quantize".into(), Spec { quantize: true, ..Spec::new(DType::Q8_0, [1056, 5, 3], [2, 9]) });
+        for &dtype in &MulMat::WEIGHTS[DENSE.len()..] {
+            for quantize in [true, false] {
+                let name = |what: &str| format!("{dtype}_{what}{}", if quantize { "_quantize" } else { "" });
+                let spec = Spec { quantize, ..Spec::new(dtype, [2 * dtype.block_len(), 9, 4], [2, 5]) };
+                add(name("tokens"), spec);
+                add(name("one_token"), Spec { weights: [3 * dtype.block_len(), 19, 6], ids: [3, 1], ..spec });
+                add(name("gapped"), Spec { a: Arrangement::GappedRows, own_rows: true, ..spec });
+            }
+        }
         cases
     }
 }
-
-const TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
 /// The sizes of one case.
 #[derive(Clone, Copy)]
@@ -174,7 +176,8 @@ impl Spec {
             id += 1 + values.below(2);
             (id % (experts + 1)) as f64 - 1.0
         });
-        let tolerance = if k > 1000 { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
+        let wide = k > 1000 || !DENSE.contains(&self.dtype);
+        let tolerance = if wide { Tolerance { rtol: 1e-5, atol: 1e-4 } } else { Tolerance::F32_SUM };
         Case::new(name, MulMatId { quantize: self.quantize }, vec![a, b, ids], tolerance)
     }
 }

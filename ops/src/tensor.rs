@@ -1,6 +1,7 @@
 //! Tensors in host memory for the reference functions: read and written one element at a time, as `f64`.
 //! Slow and obvious on purpose.
 
+use crate::quant::Format;
 use crate::{DType, Layout, LayoutError, layout::AXES};
 use half::{bf16, f16};
 
@@ -63,11 +64,11 @@ fn read(layout: &Layout, bytes: &[u8], index: [usize; AXES]) -> f64 {
         DType::F64 => f64::from_le_bytes(array(bytes, at)),
         DType::I32 => i32::from_le_bytes(array(bytes, at)) as f64,
         DType::I64 => i64::from_le_bytes(array(bytes, at)) as f64,
-        DType::Q8_0 => {
-            let scale = f16::from_le_bytes(array(bytes, at)).to_f64();
-            scale * (bytes[at + 2 + i0 % 32] as i8) as f64
+        other => {
+            let format = Format::of(other)
+                .unwrap_or_else(|| panic!("{other} has a layout but no arithmetic; shape rules refuse it"));
+            format.element(&bytes[at..at + format.block_bytes()], i0 % format.block_len())
         }
-        other => panic!("{other} has a layout but no arithmetic; shape rules refuse it"),
     }
 }
 
@@ -96,7 +97,7 @@ macro_rules! readable {
             self.layout.ne
         }
 
-        /// One element as a real number; Q8_0 is expanded.
+        /// One element as a real number; blocks are expanded exactly.
         ///
         /// Panics when the index lies outside the shape, or when the type has no arithmetic, which the
         /// shape rules exclude.
@@ -143,6 +144,18 @@ impl<'a> View<'a> {
     pub fn block(&self, index: [usize; AXES]) -> &'a [u8] {
         let at = self.layout.offset(index);
         &self.bytes[at..at + self.layout.dtype.block_bytes()]
+    }
+
+    /// The elements of a row, named by its indices on axes 1, 2 and 3, as real numbers; blocks are expanded exactly.
+    ///
+    /// Panics as [`View::get`] does.
+    pub fn row(&self, [i1, i2, i3]: [usize; 3]) -> Vec<f64> {
+        let Some(format) = Format::of(self.layout.dtype) else {
+            return (0..self.layout.ne[0]).map(|i0| self.get([i0, i1, i2, i3])).collect();
+        };
+        let blocks =
+            (0..self.layout.row_blocks()).flat_map(|block| format.exact(self.block([block, i1, i2, i3])));
+        blocks.collect()
     }
 
     /// The same bytes under another layout, whose element 0 lies `offset_bytes` after the present one.

@@ -125,15 +125,15 @@ impl Graph {
         self.op1(Attention { scale }, &[q, k_cache, v_cache, slots, past])
     }
 
-    /// a {K, M, …} by b {K, N, …} → {M, N, …}. With Q8_0 weights the activations are rounded to Q8_0 blocks
-    /// first, as ggml does.
+    /// a {K, M, …} by b {K, N, …} → {M, N, …}. With weights in blocks the activations are rounded to Q8_0
+    /// blocks first, as [`MulMat::of`] says.
     pub fn mul_mat(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, GraphError> {
         let dtype = self.checked(a, "mul_mat", "a")?.dtype;
         self.op1(MulMat::of(dtype), &[a, b])
     }
 
     /// Experts a {K, M, E}, picked by `ids` {U, N}, by b {K, U or 1, N} → {M, U, N}; id −1 gives zeros. With
-    /// Q8_0 weights as [`Graph::mul_mat`].
+    /// weights in blocks as [`Graph::mul_mat`].
     pub fn mul_mat_id(&mut self, a: Tensor, b: Tensor, ids: Tensor) -> Result<Tensor, GraphError> {
         let dtype = self.checked(a, "mul_mat_id", "a")?.dtype;
         self.op1(MulMatId::of(dtype), &[a, b, ids])

@@ -160,11 +160,11 @@ impl Mamba {
         Ok(graph.reshape(scan.y, &[self.d_inner, tokens, sequences])?)
     }
 
-    /// Matrices of a Q8_0 file are multiplied as ggml does, activations rounded. Rows of `ssm_dt` that do not
-    /// fill Q8_0 blocks stay F16 in such a file, for which ggml rounds activations to F16; without that, the
-    /// Q8_0 roundings after it come out differently.
+    /// Matrices of a quantised file are multiplied with rounded activations, as ggml does. Rows of `ssm_dt` that do
+    /// not fill blocks stay F16 in such a file, for which ggml rounds activations to F16; without that, the
+    /// roundings after it come out differently.
     fn rounded(&self, graph: &mut Graph, dt: Tensor) -> Result<Tensor, ModelError> {
-        if self.select.layout().dtype != DType::Q8_0 || self.dt.layout().dtype != DType::F16 {
+        if !self.select.layout().dtype.is_quantized() || self.dt.layout().dtype != DType::F16 {
             return Ok(dt);
         }
         let half = graph.cast(dt, DType::F16)?;

@@ -3,7 +3,7 @@
 use super::{Hyper, Info, ModelError, Size};
 use crate::formats::{Gguf, GgufError};
 use crate::graph::{Graph, GraphError, Tensor};
-use ssmgraph_ops::{DType, Layout};
+use ssmgraph_ops::{DType, Layout, MulMat};
 use std::collections::HashSet;
 
 /// A tensor of the file that a model uses.
@@ -35,9 +35,6 @@ impl Weight {
     }
 }
 
-/// Matrices are read by `mul_mat` and `get_rows` in these types.
-const MATRIX_TYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
-
 /// Looks tensors up, checks them and remembers which were used.
 pub struct Loader<'a> {
     gguf: &'a Gguf,
@@ -64,7 +61,7 @@ impl<'a> Loader<'a> {
     ///
     /// Errors: it is missing, or has another shape or type.
     pub fn matrix(&mut self, name: &str, shape: &[Size]) -> Result<Weight, ModelError> {
-        self.tensor(name, shape, MATRIX_TYPES)
+        self.tensor(name, shape, MulMat::WEIGHTS)
     }
 
     /// A tensor that is used element by element, which files keep in F32.

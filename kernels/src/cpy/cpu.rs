@@ -6,12 +6,12 @@ use crate::shared::call::{Call, In, Out, Row, row_count};
 use crate::shared::copy::{copy_blocks, copy_rows};
 use crate::shared::pool::Worker;
 use ssmgraph_ops::cpy::{Conversion, Cpy};
-use ssmgraph_ops::quant::{Q8_0_BLOCK, quantize_q8_0};
+use ssmgraph_ops::quant::{BLOCK_LEN_MAX, Format};
 use ssmgraph_ops::{DType, Layout, OpError};
 use std::ops::Range;
 
-/// Elements converted at a time: whole blocks of q8_0, and 1 KiB.
-const PIECE: usize = 8 * Q8_0_BLOCK;
+/// Elements converted at a time: whole blocks of every format, and 1 KiB.
+const PIECE: usize = BLOCK_LEN_MAX;
 
 impl CpuKernel for Cpy {
     fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
@@ -152,13 +152,13 @@ unsafe fn convert_ints(x: &In, y: &Out, range: Range<usize>) {
 unsafe fn quantize(x: &In, y: &Out, range: Range<usize>) {
     let mut piece = [0.0; PIECE];
     load(x, range.clone(), &mut piece);
-    let blocks = range.start / Q8_0_BLOCK..range.end / Q8_0_BLOCK;
-    let mut values = piece.as_chunks::<Q8_0_BLOCK>().0.iter();
+    let format = Format::of(y.layout().dtype).expect("the shape rule checked the types");
+    let blocks = range.start / format.block_len()..range.end / format.block_len();
+    let mut values = piece.chunks_exact(format.block_len());
     for (row, first, count) in runs(y.layout(), y.layout().row_blocks(), blocks) {
         for (block, values) in (first..first + count).zip(&mut values) {
-            let bytes = quantize_q8_0(values).to_bytes();
             // SAFETY: the blocks of the range, by the function's contract.
-            unsafe { y.row_bytes(row, block..block + 1).copy_from_slice(&bytes) }
+            format.encode(values, unsafe { y.row_bytes(row, block..block + 1) });
         }
     }
 }

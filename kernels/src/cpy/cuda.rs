@@ -4,6 +4,7 @@ use crate::Declined;
 use crate::cuda::moves::{MOVE_THREADS, Move, counted_in_blocks};
 use crate::cuda::walk::{ELEMENTWISE_SPAN, ELEMENTWISE_THREADS, in_quads, merged, reached};
 use crate::cuda::{CudaCall, CudaKernel, DeviceTensor, GRID_X_MAX, Image, Launch, Params, WARP, embedded};
+use crate::kernel::expect_plain_or_q8_0;
 use ssmgraph_ops::Layout;
 use ssmgraph_ops::cpy::{Conversion, Cpy};
 use ssmgraph_ops::quant::Q8_0_BLOCK;
@@ -22,6 +23,10 @@ const QUANTIZE_SPAN: usize = ELEMENTWISE_THREADS / WARP;
 
 impl CudaKernel for Cpy {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        // Between equal types bytes are moved, whatever they mean.
+        if inputs[0].dtype != self.to.dtype {
+            expect_plain_or_q8_0(&[inputs[0], self.to])?;
+        }
         // The narrowest grid: a thread block for eight blocks of q8_0.
         reached(inputs[0].elements(), QUANTIZE_SPAN * Q8_0_BLOCK)
     }

@@ -3,6 +3,7 @@
 use crate::Declined;
 use crate::cuda::walk::{ELEMENTWISE_SPAN, ELEMENTWISE_THREADS, in_quads, reached};
 use crate::cuda::{CudaCall, CudaKernel, Image, Launch, Params, embedded};
+use crate::kernel::expect_plain_or_q8_0;
 use ssmgraph_ops::{DType, GetRows, Layout};
 
 /// The kernel's source and PTX.
@@ -10,6 +11,7 @@ pub(crate) static IMAGE: Image = embedded!("get_rows");
 
 impl CudaKernel for GetRows {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        expect_plain_or_q8_0(inputs)?;
         let (a, ids) = (&inputs[0], &inputs[1]);
         let elements = a.ne[0].checked_mul(ids.elements());
         reached(elements.unwrap_or(usize::MAX), ELEMENTWISE_SPAN)

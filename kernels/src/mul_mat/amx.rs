@@ -1,32 +1,42 @@
-//! The products of a panel's blocks on AMX: sixteen columns of sixteen rows, 32 k at a time.
+//! The products of a panel's blocks on AMX: sixteen columns of sixteen rows, 32 k at a time (16 where so many share a
+//! scale). Panels of fewer bits are expanded to bytes first, once for all columns.
 //!
 //! One instruction forms the integer sums of a block; they go through the first-level cache to the vector unit, which
-//! scales and adds them as all other forms do. Two sets of tiles take turns, so that one block is multiplied while
-//! the one before is scaled. The vector unit is the bound: three operations for each sixteen sums, 24 cycles a block,
+//! scales and adds them as all other forms do. Two sets of tiles take turns, so that one block is multiplied and the
+//! next one stored while the one before is scaled. The vector unit is the bound: three operations for each sixteen sums, 24 cycles a block,
 //! where the matrix unit needs 16.
 
-use super::blocks::Outputs;
+use super::blocks::{Outputs, Panel};
 use super::columns::Group;
+use super::formats::Blocks;
 use super::panels::{BLOCK_BYTES, PANEL_ROWS};
+use super::vnni::{minima, scales, with_format};
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Fewer columns of a group than this are faster on the vector unit.
 pub(super) const COLUMNS_MIN: usize = 6;
+
+/// Elements of k of a multiplication.
+const STEP_MAX: u8 = Q8_0_BLOCK as u8;
 
 /// The tiles of this thread, shaped for [`products`] until this is dropped.
 pub(super) struct Tiles;
 
 impl Tiles {
-    /// Shapes them. Only where [`crate::shared::simd::has_matrix_units`] says yes.
-    pub(super) fn configure() -> Tiles {
+    /// Shapes them for a format. Only where [`crate::shared::simd::has_matrix_units`] says yes.
+    pub(super) fn configure(format: Blocks) -> Tiles {
         #[repr(align(64))]
         struct Config([u8; 64]);
         let mut config = Config([0; 64]);
         config.0[0] = 1;
         // Tiles by number: sums, columns, weights, and the same again. Bytes of a row, then rows.
-        for (tile, (row_bytes, rows)) in [(64, 16), (32, 16), (64, 8)].iter().cycle().take(6).enumerate() {
+        let depth = STEP_MAX / format.sums().count() as u8;
+        for (tile, (row_bytes, rows)) in
+            [(64, 16), (depth, 16), (64, depth / 4)].iter().cycle().take(6).enumerate()
+        {
             config.0[16 + 2 * tile] = *row_bytes;
             config.0[48 + tile] = *rows;
         }
@@ -46,92 +56,143 @@ impl Drop for Tiles {
 
 /// The integer sums of a block.
 #[repr(align(64))]
-struct Sums([[i32; PANEL_ROWS]; PANEL_ROWS]);
+struct Sums([MaybeUninit<[i32; PANEL_ROWS]>; PANEL_ROWS]);
 
+/// Multiplies a block in the set of tiles that starts with this one.
 macro_rules! multiply {
-    ($weights:expr, $columns:expr, $sums:expr, $c:literal, $a:literal, $b:literal) => {
+    ($weights:expr, $columns:expr, $c:literal, $a:literal, $b:literal) => {
         asm!(
             concat!("tileloadd tmm", $b, ", [{weights} + {line}]"),
             concat!("tileloadd tmm", $a, ", [{columns} + {half}]"),
             concat!("tilezero tmm", $c),
             concat!("tdpbssd tmm", $c, ", tmm", $a, ", tmm", $b),
-            concat!("tilestored [{sums} + {line}], tmm", $c),
             weights = in(reg) $weights,
             columns = in(reg) $columns,
-            sums = in(reg) $sums,
             line = in(reg) 64usize,
             half = in(reg) Q8_0_BLOCK,
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// Stores the sums of a tile.
+macro_rules! store {
+    ($sums:expr, $c:literal) => {
+        asm!(
+            concat!("tilestored [{sums} + {line}], tmm", $c),
+            sums = in(reg) $sums,
+            line = in(reg) 64usize,
             options(nostack),
         )
     };
 }
 
-/// The products of a panel with a group of sixteen columns.
+/// The products of a panel with a group of sixteen columns, to this place in their outputs.
 ///
 /// # Safety
-/// This thread's tiles are [`Tiles`]; the panel has as many blocks as there are, and so has each of the group's sixteen
-/// columns.
+/// This thread's tiles are [`Tiles`] of the panel's format; the panel, and what it was expanded to, has as many blocks as
+/// it says, and so has each of the group's sixteen columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
-pub(super) unsafe fn products(panel: &[u8], blocks: usize, group: Group<'_>, outputs: &mut Outputs) {
-    let mut totals = [const { Sums([[0; PANEL_ROWS]; PANEL_ROWS]) }; 2];
+pub(super) unsafe fn products(panel: Panel<'_>, group: Group<'_>, place: usize, outputs: &mut Outputs) {
+    // SAFETY: by the function's contract.
+    unsafe { with_format!(panel.format, in_format(panel, group, place, outputs)) }
+}
+
+/// # Safety
+/// As [`products`], for a panel of the format F.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
+unsafe fn in_format<const F: u8>(panel: Panel<'_>, group: Group<'_>, place: usize, outputs: &mut Outputs) {
+    let mut even = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
+    let mut odd = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut sums = [_mm512_setzero_ps(); PANEL_ROWS];
-    let [even, odd] = &mut totals;
-    let (weights, columns) = (panel.as_ptr(), group.integers.as_ptr());
-    // SAFETY: each block lies in the panel and its columns in the group, by the function's contract.
+    let halves = panel.format.sums().count();
+    let steps = panel.blocks * halves;
+    let Some(last) = steps.checked_sub(1) else {
+        outputs.iter_mut().for_each(|column| column[place] = [0.0; PANEL_ROWS]);
+        return;
+    };
+    // Behind the last step it is multiplied again, and not added.
+    let weights = |step: usize| panel.expanded.as_ptr().wrapping_add(step.min(last) * (BLOCK_BYTES / halves));
+    let columns = |step: usize| {
+        let (block, half) = (step.min(last) / halves, step.min(last) % halves);
+        group.integers.as_ptr().wrapping_add(block * PANEL_ROWS * Q8_0_BLOCK + half * Q8_0_BLOCK / 2)
+    };
+    // SAFETY: each step lies in the panel and its columns in the group, by the function's contract.
     unsafe {
-        let start = |block: usize, totals: &mut Sums| {
-            let weights = weights.add(block * BLOCK_BYTES);
-            let columns = columns.add(block * PANEL_ROWS * Q8_0_BLOCK);
-            match block % 2 {
-                0 => multiply!(weights, columns, totals, "0", "1", "2"),
-                _ => multiply!(weights, columns, totals, "3", "4", "5"),
-            }
-        };
-        if blocks > 0 {
-            start(0, even);
+        multiply!(weights(0), columns(0), "0", "1", "2");
+        multiply!(weights(1), columns(1), "3", "4", "5");
+        store!(&mut even, "0");
+        for step in (0..last).step_by(2) {
+            multiply!(weights(step + 2), columns(step + 2), "0", "1", "2");
+            store!(&mut odd, "3");
+            add::<F>(&mut sums, &even, panel, step, &group);
+            multiply!(weights(step + 3), columns(step + 3), "3", "4", "5");
+            store!(&mut even, "0");
+            add::<F>(&mut sums, &odd, panel, step + 1, &group);
         }
-        for block in (0..blocks).step_by(2) {
-            if block + 1 < blocks {
-                start(block + 1, odd);
-            }
-            add(&mut sums, even, panel, blocks, block, &group);
-            if block + 2 < blocks {
-                start(block + 2, even);
-            }
-            if block + 1 < blocks {
-                add(&mut sums, odd, panel, blocks, block + 1, &group);
-            }
+        if steps % 2 == 1 {
+            add::<F>(&mut sums, &even, panel, last, &group);
         }
     }
     for (output, sum) in outputs.iter_mut().zip(sums) {
         // SAFETY: the sixteen outputs of a column.
-        unsafe { _mm512_storeu_ps(output.as_mut_ptr(), sum) }
+        unsafe { _mm512_storeu_ps(output[place].as_mut_ptr(), sum) }
     }
 }
 
-/// Scales a block's integer sums and adds them.
+/// Scales a step's integer sums and adds them.
 ///
 /// # Safety
-/// As [`products`], for one block.
+/// As [`in_format`], for one step.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
-unsafe fn add(
+unsafe fn add<const F: u8>(
     sums: &mut [__m512; PANEL_ROWS],
     totals: &Sums,
-    panel: &[u8],
-    blocks: usize,
-    block: usize,
+    panel: Panel<'_>,
+    step: usize,
     group: &Group<'_>,
 ) {
     // SAFETY: by the function's contract.
     unsafe {
-        let scales = panel.as_ptr().add(blocks * BLOCK_BYTES + block * 2 * PANEL_ROWS);
-        let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+        let halves = if F == Blocks::Q6K as u8 { 2 } else { 1 };
+        let block = step / halves;
+        let scales = scales::<F>(panel, block, step % halves);
         let of_b = group.scales.as_ptr().add(block * PANEL_ROWS);
         for column in 0..PANEL_ROWS {
             let total = _mm512_cvtepi32_ps(_mm512_load_si512(totals.0[column].as_ptr().cast()));
             let scale = _mm512_mul_ps(scales, _mm512_set1_ps(of_b.add(column).read()));
             sums[column] = _mm512_fmadd_ps(total, scale, sums[column]);
         }
+        if F == Blocks::Q4K as u8 {
+            let minima = minima(panel, block);
+            let scaled = group.sums.as_ptr().add(block * PANEL_ROWS).cast::<f32>();
+            for column in 0..PANEL_ROWS {
+                sums[column] =
+                    _mm512_fmadd_ps(minima, _mm512_set1_ps(scaled.add(column).read()), sums[column]);
+            }
+        }
+        // Left alone, the compiler moves the additions behind the next multiplication, and has no registers for that.
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = sums;
+        asm!(
+            "/* {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} */",
+            inout(zmm_reg) * a,
+            inout(zmm_reg) * b,
+            inout(zmm_reg) * c,
+            inout(zmm_reg) * d,
+            inout(zmm_reg) * e,
+            inout(zmm_reg) * f,
+            inout(zmm_reg) * g,
+            inout(zmm_reg) * h,
+            inout(zmm_reg) * i,
+            inout(zmm_reg) * j,
+            inout(zmm_reg) * k,
+            inout(zmm_reg) * l,
+            inout(zmm_reg) * m,
+            inout(zmm_reg) * n,
+            inout(zmm_reg) * o,
+            inout(zmm_reg) * p,
+            options(nomem, nostack, preserves_flags),
+        );
     }
 }

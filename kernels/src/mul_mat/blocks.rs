@@ -4,14 +4,14 @@
 //! sum, times the product of both scales, is added to the output's one accumulator with one rounding, block after
 //! block. Results are the same to the bit on every instruction set, and whatever is computed beside them.
 
-use super::columns::{GROUP_COLUMNS, Group, Places, Rounded};
+use super::columns::{GROUP_COLUMNS, Group, Places, Rounded, Sums};
 use super::cpu::{Columns, Part};
+use super::formats::Blocks;
 use super::panels::{BLOCK_BYTES, Format, PANEL_ROWS};
 use crate::kernel::Scratch;
 use crate::shared::call::{Call, In, Shared};
 use crate::shared::pool::Worker;
-use crate::shared::simd;
-use half::f16;
+use crate::shared::{prefetch, simd};
 use once_cell::sync::Lazy;
 use ssmgraph_ops::Layout;
 use ssmgraph_ops::quant::Q8_0_BLOCK;
@@ -20,8 +20,24 @@ use std::ops::Range;
 /// Bytes of b that shall stay in the second-level cache while panels pass by.
 const CACHED_BYTES: usize = 1 << 20;
 
-/// Outputs of a panel with a group, column by column.
-pub(super) type Outputs = [[f32; PANEL_ROWS]; GROUP_COLUMNS];
+/// Panels whose outputs are written together: a few lines of each column, not one.
+pub(super) const PANELS_AT_ONCE: usize = 4;
+
+/// A panel of weights.
+#[derive(Clone, Copy)]
+pub(super) struct Panel<'a> {
+    /// Its format.
+    pub format: Blocks,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Blocks of 32 k.
+    pub blocks: usize,
+    /// Its integers as bytes, eight vectors for each block, where they are needed so.
+    pub expanded: &'a [u8],
+}
+
+/// Outputs of some panels with a group, column by column.
+pub(super) type Outputs = [[[f32; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
 
 /// Which instructions form the products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,65 +76,101 @@ impl Level {
         levels
     }
 
-    /// The products of a panel with some columns of a group. All have as many blocks.
+    /// The products of a panel with some columns of a group, to this place in their outputs. All have as many blocks.
     pub(super) fn products(
         self,
-        panel: &[u8],
-        blocks: usize,
+        panel: Panel<'_>,
         group: Group<'_>,
         columns: Range<usize>,
+        place: usize,
         outputs: &mut Outputs,
     ) {
-        let count = blocks * group.width;
-        assert!(columns.end <= group.width.min(GROUP_COLUMNS) && panel.len() >= blocks * (BLOCK_BYTES + 32));
-        assert!(group.integers.len() == count * Q8_0_BLOCK);
-        assert!(group.scales.len() == count && group.sums.len() == count);
+        let count = panel.blocks * group.width;
+        assert!(columns.end <= group.width.min(GROUP_COLUMNS));
+        assert!(panel.bytes.len() == panel.format.panel_bytes(panel.blocks * Q8_0_BLOCK));
+        assert!(group.integers.len() == count * Q8_0_BLOCK && group.scales.len() == count);
+        assert!(group.sums.len() == count * panel.format.sums().count());
         match self {
             Level::Portable => {
-                columns.for_each(|column| outputs[column] = portable(panel, blocks, group, column))
+                columns.for_each(|column| outputs[column][place] = portable(panel, group, column))
             }
             // SAFETY: the level exists where the processor has the instructions; lengths were checked.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { super::avx2::products(panel, blocks, group, columns, outputs) },
-            // SAFETY: as above.
+            Level::Avx2 => unsafe { super::avx2::products(panel, group, columns, place, outputs) },
             #[cfg(target_arch = "x86_64")]
-            Level::Vnni => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
-            #[cfg(target_arch = "x86_64")]
-            Level::Amx if group.width == GROUP_COLUMNS && columns.len() >= super::amx::COLUMNS_MIN => {
+            Level::Amx if self.wants_expanded(group.width, columns.len()) => {
+                assert!(panel.expanded.len() >= panel.blocks * BLOCK_BYTES);
                 // SAFETY: as above, and the group has 16 columns.
-                unsafe { super::amx::products(panel, blocks, group, outputs) }
+                unsafe { super::amx::products(panel, group, place, outputs) }
             }
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => unsafe { super::vnni::products(panel, blocks, group, columns, outputs) },
+            Level::Amx | Level::Vnni => unsafe {
+                super::vnni::products(panel, group, columns, place, outputs)
+            },
         }
+    }
+
+    /// Whether the products with so many columns of a group of this width read the expanded panel.
+    fn wants_expanded(self, width: usize, columns: usize) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self == Level::Amx {
+            return width == GROUP_COLUMNS && columns >= super::amx::COLUMNS_MIN;
+        }
+        let _ = (width, columns);
+        false
+    }
+
+    /// Expands a panel of fewer bits, for [`Panel::expanded`].
+    fn expand<'a>(self, panel: Panel<'a>, target: &'a mut [u8]) -> &'a [u8] {
+        if panel.format == Blocks::Q8_0 {
+            return panel.bytes;
+        }
+        let target = &mut target[..panel.blocks * BLOCK_BYTES];
+        assert!(panel.bytes.len() == panel.format.panel_bytes(panel.blocks * Q8_0_BLOCK));
+        #[cfg(target_arch = "x86_64")]
+        if self >= Level::Vnni {
+            // SAFETY: the level exists where the processor has the instructions; the length was checked.
+            unsafe { super::vnni::expand(panel, target) }
+        }
+        target
     }
 }
 
-fn portable(panel: &[u8], blocks: usize, group: Group<'_>, column: usize) -> [f32; PANEL_ROWS] {
+fn portable(panel: Panel<'_>, group: Group<'_>, column: usize) -> [f32; PANEL_ROWS] {
     simd::vectorize(
         #[inline(always)]
         || {
-            let (integers, scales) = panel.split_at(blocks * BLOCK_BYTES);
-            let (integers, _) = integers.as_chunks::<BLOCK_BYTES>();
-            let (scales, _) = scales.as_chunks::<{ 2 * PANEL_ROWS }>();
+            let Panel { format, bytes, blocks, .. } = panel;
+            let halves = format.sums().count();
+            let mut integers = [0; BLOCK_BYTES];
             let mut sums = [0.0f32; PANEL_ROWS];
-            for (block, (integers, scales)) in integers.iter().zip(scales).enumerate() {
+            for block in 0..blocks {
                 let at = block * group.width + column;
                 let b: &[i8; Q8_0_BLOCK] =
                     group.integers[at * Q8_0_BLOCK..].first_chunk().expect("a block per column");
-                let mut totals = [0i32; PANEL_ROWS];
-                for four in 0..Q8_0_BLOCK / 4 {
-                    for row in 0..PANEL_ROWS {
-                        for k in 0..4 {
-                            let a = integers[four * 64 + row * 4 + k] as i8;
-                            totals[row] += i32::from(a) * i32::from(b[four * 4 + k]);
+                format.unpack(bytes, block, &mut integers);
+                let worth = format.worth(bytes, blocks, block);
+                for half in 0..halves {
+                    let mut totals = [0i32; PANEL_ROWS];
+                    for four in half * 4..8 - (halves - 1 - half) * 4 {
+                        for row in 0..PANEL_ROWS {
+                            for k in 0..4 {
+                                let a = integers[four * 64 + row * 4 + k];
+                                totals[row] += i32::from(a) * i32::from(b[four * 4 + k]);
+                            }
                         }
                     }
+                    for row in 0..PANEL_ROWS {
+                        let scale = worth.scales[half][row] * group.scales[at];
+                        sums[row] = (totals[row] as f32).mul_add(scale, sums[row]);
+                    }
                 }
-                for row in 0..PANEL_ROWS {
-                    let scale = f16::from_le_bytes([scales[2 * row], scales[2 * row + 1]]).to_f32();
-                    sums[row] = (totals[row] as f32).mul_add(scale * group.scales[at], sums[row]);
+                if format == Blocks::Q4K {
+                    let scaled = f32::from_bits(group.sums[at] as u32);
+                    for row in 0..PANEL_ROWS {
+                        sums[row] = worth.minima[row].mul_add(scaled, sums[row]);
+                    }
                 }
             }
             sums
@@ -131,11 +183,21 @@ pub(crate) fn scratch(a: &Layout, b: &Layout, listed: usize) -> Scratch {
     if b.is_empty() {
         return Scratch::default();
     }
-    let panel = Format::Q8_0.panel_bytes(a.ne[0]);
+    let format = format_of(a);
+    let panels = PANELS_AT_ONCE * (format.panel_bytes(a.ne[0]) + expanded_bytes(format, blocks_in_row(a)));
     let groups = columns_at_once(blocks_in_row(a)).min(listed).div_ceil(GROUP_COLUMNS);
-    let gathered = Places::new(blocks_in_row(a), GROUP_COLUMNS).bytes().saturating_mul(groups);
-    let own_floats = panel.saturating_add(gathered) / size_of::<f32>() + VECTOR_FLOATS;
-    Scratch { shared_bytes: Rounded::of(b, Format::Q8_0).bytes(), own_floats }
+    let gathered = Places::new(blocks_in_row(a), GROUP_COLUMNS, format.sums()).bytes().saturating_mul(groups);
+    let own_floats = panels.saturating_add(gathered) / size_of::<f32>() + VECTOR_FLOATS;
+    Scratch { shared_bytes: Rounded::of(b, format).bytes(), own_floats }
+}
+
+/// Bytes of a panel's integers where they are not bytes already.
+fn expanded_bytes(format: Blocks, blocks: usize) -> usize {
+    if format == Blocks::Q8_0 { 0 } else { blocks * BLOCK_BYTES }
+}
+
+fn format_of(a: &Layout) -> Blocks {
+    Blocks::of(a.dtype).expect("the shape rule lets no other types be rounded for")
 }
 
 /// Elements of the widest vector.
@@ -153,27 +215,43 @@ fn blocks_in_row(layout: &Layout) -> usize {
 
 /// Columns that panels pass by together, whole groups.
 fn columns_at_once(blocks: usize) -> usize {
-    (CACHED_BYTES / Places::new(blocks.max(1), GROUP_COLUMNS).bytes()).clamp(1, 64) * GROUP_COLUMNS
+    (CACHED_BYTES / Places::new(blocks.max(1), GROUP_COLUMNS, Sums::Times(0)).bytes()).clamp(1, 64)
+        * GROUP_COLUMNS
 }
 
-/// Rounds this worker's share of b.
-pub(crate) fn prepare(b: &In, shared: &Shared, worker: &Worker<'_>) {
-    Rounded::of(b.layout(), Format::Q8_0).round(b, shared, worker);
+/// Rounds this worker's share of b for products with a.
+pub(crate) fn prepare(a: &In, b: &In, shared: &Shared, worker: &Worker<'_>) {
+    Rounded::of(b.layout(), format_of(a.layout())).round(b, shared, worker);
 }
 
 /// Computes one part of the result.
 pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
-    let blocks = blocks_in_row(call.inputs[0].layout());
+    let (a, b) = (call.inputs[0].layout(), call.inputs[1].layout());
+    let (format, blocks) = (format_of(a), blocks_in_row(a));
+    let panel_bytes = format.panel_bytes(a.ne[0]);
     let own = if blocks == 0 { &mut [] } else { aligned(own) };
-    let (panel, gathered) = own.split_at_mut(Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK));
+    let (packed, own) = own.split_at_mut(PANELS_AT_ONCE * panel_bytes);
+    let (expanded, gathered) = own.split_at_mut(PANELS_AT_ONCE * expanded_bytes(format, blocks));
     #[cfg(target_arch = "x86_64")]
-    let _tiles = (*LEVEL == Level::Amx).then(super::amx::Tiles::configure);
-    let rounded = Rounded::of(call.inputs[1].layout(), Format::Q8_0);
+    let _tiles = (*LEVEL == Level::Amx).then(|| super::amx::Tiles::configure(format));
+    let rounded = Rounded::of(b, format);
     for first in part.columns.clone().step_by(columns_at_once(blocks)) {
         let columns = first..part.columns.end.min(first + columns_at_once(blocks));
         let groups = Groups::new(call, part, rounded, blocks, columns, gathered);
-        for number in part.panels.clone() {
-            groups.with_panel(number, part.panel(call, number, Format::Q8_0, panel));
+        for first in part.panels.clone().step_by(PANELS_AT_ONCE) {
+            let count = PANELS_AT_ONCE.min(part.panels.end - first);
+            let mut panels = [Panel { format, bytes: &[], blocks, expanded: &[] }; PANELS_AT_ONCE];
+            let (mut places, mut wide_places) = (&mut *packed, &mut *expanded);
+            for (p, panel) in panels[..count].iter_mut().enumerate() {
+                let (place, rest) = places.split_at_mut(panel_bytes);
+                let (wide, wide_rest) = wide_places.split_at_mut(expanded_bytes(format, blocks));
+                (places, wide_places) = (rest, wide_rest);
+                panel.bytes = part.panel(call, first + p, Format::Blocks(format), place);
+                if groups.want_expanded() {
+                    panel.expanded = LEVEL.expand(*panel, wide);
+                }
+            }
+            groups.with_panels(first, &panels[..count]);
         }
     }
 }
@@ -183,7 +261,6 @@ struct Groups<'a> {
     call: &'a Call,
     part: &'a Part<'a>,
     rounded: Rounded,
-    blocks: usize,
     columns: Range<usize>,
     /// The groups of listed columns, brought together.
     gathered: Option<(Places, &'a [u8])>,
@@ -198,9 +275,10 @@ impl<'a> Groups<'a> {
         columns: Range<usize>,
         target: &'a mut [u8],
     ) -> Groups<'a> {
-        let mut groups = Groups { call, part, rounded, blocks, columns, gathered: None };
+        let mut groups = Groups { call, part, rounded, columns, gathered: None };
         if let Columns::Listed(_) = part.place {
-            let places = Places::new(blocks, groups.columns.len().min(GROUP_COLUMNS));
+            let sums = format_of(call.inputs[0].layout()).sums();
+            let places = Places::new(blocks, groups.columns.len().min(GROUP_COLUMNS), sums);
             for (index, n) in groups.columns.clone().enumerate() {
                 let row = part.row_of_b(call.inputs[1].layout(), n);
                 // SAFETY: all workers rounded their shares before the barrier, and nobody writes them since.
@@ -229,21 +307,34 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The outputs of a panel with all columns.
-    fn with_panel(&self, number: usize, panel: &[u8]) {
-        let rows = self.part.rows_of_panel(self.call, number);
-        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+    /// Whether some of the columns want expanded panels: those of the first group do if any does.
+    fn want_expanded(&self) -> bool {
+        let width = self.group_of(self.columns.start).0.width;
+        LEVEL.wants_expanded(width, self.columns.len().min(GROUP_COLUMNS))
+    }
+
+    /// The outputs of panels, from this one on, with all columns.
+    fn with_panels(&self, first: usize, panels: &[Panel<'_>]) {
+        let rows = self.part.rows_of_panels(self.call, first, panels.len());
+        let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         let mut next = self.columns.start;
         while next < self.columns.end {
             let (group, first) = self.group_of(next);
-            let count = (GROUP_COLUMNS - first).min(self.columns.end - next);
-            LEVEL.products(panel, self.blocks, group, first..first + count, &mut outputs);
-            for (n, values) in (next..next + count).zip(&outputs[first..]) {
-                // SAFETY: the rows and columns of the part belong to this worker alone.
-                let target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
-                target.copy_from_slice(&values[..rows.len()]);
+            let columns = first..GROUP_COLUMNS.min(first + self.columns.end - next);
+            let mut targets: [&mut [f32]; GROUP_COLUMNS] = std::array::from_fn(|_| &mut [][..]);
+            for (n, target) in (next..).zip(&mut targets[columns.clone()]) {
+                // SAFETY: the rows and columns of the part belong to this worker alone, and are other ones each time.
+                *target = unsafe { self.call.results[0].f32_row(self.part.result_row(n), rows.clone()) };
+                // Results are written row by row, each line far from the last.
+                prefetch::to_write(target);
             }
-            next += count;
+            for (place, panel) in panels.iter().enumerate() {
+                LEVEL.products(*panel, group, columns.clone(), place, &mut outputs);
+            }
+            for (target, values) in targets.iter_mut().zip(&outputs) {
+                target.copy_from_slice(&values.as_flattened()[..target.len()]);
+            }
+            next += columns.len();
         }
     }
 }
@@ -255,44 +346,54 @@ mod tests {
     use ssmgraph_ops::case::Values;
 
     /// Every level's outputs of 16 rows and some columns.
-    fn outputs(level: Level, blocks: usize, columns: usize, extreme: bool) -> Outputs {
+    fn outputs(level: Level, dtype: DType, blocks: usize, columns: usize, extreme: bool) -> Outputs {
+        let format = Blocks::of(dtype).unwrap();
         let mut values = Values::new(blocks as u64);
-        let a = values.tensor(DType::Q8_0, &[blocks * Q8_0_BLOCK, 13], -2.0, 3.0);
-        let mut a = a.bytes().to_vec();
+        let a = values.tensor(dtype, &[blocks * Q8_0_BLOCK, 13], -2.0, 3.0);
+        let mut weights = a.bytes().to_vec();
         let b = values.tensor(DType::F32, &[blocks * Q8_0_BLOCK, columns], -1.0, 1.5);
         if extreme {
-            a.chunks_mut(34).for_each(|block| block[2..].fill(0x80));
+            // All the largest magnitudes of all formats, and ordinary numbers in the scales.
+            let block = ssmgraph_ops::quant::Format::of(dtype).unwrap().block_bytes();
+            let pattern = if dtype == DType::Q8_0 { 0x80 } else { 0xFF };
+            let is_f16 = |i: usize| i < 4 || (dtype == DType::Q6K && i >= 208);
+            let bytes = weights.chunks_mut(block).flat_map(|block| block.iter_mut().enumerate());
+            bytes.filter(|(i, _)| !is_f16(*i)).for_each(|(_, byte)| *byte = pattern);
         }
         // SAFETY: the bytes outlive the operands, and the layouts are theirs.
-        let (a, b) = unsafe {
-            let layout = Layout::contiguous(DType::Q8_0, &[blocks * Q8_0_BLOCK, 13]).unwrap();
-            (In::new(a.as_ptr(), layout), In::new(b.bytes().as_ptr(), *b.layout()))
-        };
-        let mut panel = vec![0; Format::Q8_0.panel_bytes(blocks * Q8_0_BLOCK)];
-        Format::Q8_0.pack(&a, [0; 3], &mut panel);
-        let rounded = Rounded::of(b.layout(), Format::Q8_0);
-        let mut bytes = vec![0u32; rounded.bytes().div_ceil(4)];
+        let (a, b) =
+            unsafe { (In::new(weights.as_ptr(), *a.layout()), In::new(b.bytes().as_ptr(), *b.layout())) };
+        let mut bytes = vec![0; format.panel_bytes(blocks * Q8_0_BLOCK)];
+        Format::Blocks(format).pack(&a, [0; 3], &mut bytes);
+        let rounded = Rounded::of(b.layout(), format);
+        let mut scratch = vec![0u32; rounded.bytes().div_ceil(4)];
         // SAFETY: the scratch outlives its use, by this thread alone.
-        let shared = unsafe { Shared::new(bytes.as_mut_ptr().cast(), bytes.len() * 4) };
+        let shared = unsafe { Shared::new(scratch.as_mut_ptr().cast(), scratch.len() * 4) };
         rounded.round(&b, &shared, &Worker::ALONE);
         #[cfg(target_arch = "x86_64")]
-        let _tiles = (level == Level::Amx).then(super::super::amx::Tiles::configure);
-        let mut outputs = [[0.0; PANEL_ROWS]; GROUP_COLUMNS];
+        let _tiles = (level == Level::Amx).then(|| super::super::amx::Tiles::configure(format));
+        let mut panel = Panel { format, bytes: &bytes, blocks, expanded: &[] };
+        let mut wide = vec![0; blocks * BLOCK_BYTES];
+        panel.expanded = level.expand(panel, &mut wide);
+        let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         // SAFETY: it was written above.
         let group = unsafe { rounded.group(&shared, [0; 3]) };
-        level.products(&panel, blocks, group, 0..columns, &mut outputs);
+        level.products(panel, group, 0..columns, 1, &mut outputs);
         outputs
     }
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        for (blocks, columns) in [(1, 1), (2, 16), (3, 7), (24, 16), (25, 13), (5, 3)] {
-            for extreme in [false, true] {
-                let want = outputs(Level::Portable, blocks, columns, extreme);
-                for level in Level::all() {
-                    let got = outputs(level, blocks, columns, extreme);
-                    let same = got[..columns] == want[..columns];
-                    assert!(same, "{level:?}: {blocks} blocks, {columns} columns, extreme {extreme}");
+        for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K] {
+            for (blocks, columns) in [(1, 1), (2, 16), (3, 7), (24, 16), (25, 13), (5, 3)] {
+                let blocks = blocks * dtype.block_len() / Q8_0_BLOCK;
+                for extreme in [false, true] {
+                    let want = outputs(Level::Portable, dtype, blocks, columns, extreme);
+                    for level in Level::all() {
+                        let got = outputs(level, dtype, blocks, columns, extreme);
+                        let same = got[..columns] == want[..columns];
+                        assert!(same, "{level:?}, {dtype}: {blocks} blocks, {columns} columns, {extreme}");
+                    }
                 }
             }
         }

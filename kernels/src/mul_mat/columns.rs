@@ -1,9 +1,11 @@
 //! Rows of b rounded to blocks, as the kernels of block formats read them: up to 16 columns side by side.
 //!
 //! For each block of 32 k a group has the 32 integers of each of its columns; then for each block the columns'
-//! scales; then for each block the columns' sums of integers, times a factor of the weights' format. The integers of a block of 16 columns are the first operand of an AMX product of bytes.
+//! scales; then for each block the columns' sums of integers, in the form that the weights' format wants (see
+//! [`Sums`]). The integers of a block of 16 columns are the first operand of an AMX product of bytes.
 
-use super::panels::{Format, PANEL_ROWS};
+use super::formats::Blocks;
+use super::panels::PANEL_ROWS;
 use crate::shared::call::{In, Row, Shared};
 use crate::shared::pool::Worker;
 use crate::shared::simd;
@@ -23,8 +25,35 @@ pub(super) struct Group<'a> {
     pub integers: &'a [i8],
     /// `width` for each block.
     pub scales: &'a [f32],
-    /// `width` for each block.
+    /// `width` for each block, or for each half of one.
     pub sums: &'a [i32],
+}
+
+/// What the kernels of a format want to know of the sum of a block's integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// The sum times this: what weights that are held as unsigned bytes have too much, to be taken off.
+    Times(i32),
+    /// The same for each half of the block.
+    HalvesTimes(i32),
+    /// The sum times the block's scale, as the bits of an `f32`: what a common minimum of weights is multiplied with.
+    Scaled,
+}
+
+impl Sums {
+    /// How many there are for a block.
+    pub(super) fn count(self) -> usize {
+        if let Sums::HalvesTimes(_) = self { 2 } else { 1 }
+    }
+
+    #[inline(always)]
+    fn of(self, scale: f32, halves: [i32; 2]) -> [i32; 2] {
+        match self {
+            Sums::Times(factor) => [factor * (halves[0] + halves[1]), 0],
+            Sums::HalvesTimes(factor) => halves.map(|sum| factor * sum),
+            Sums::Scaled => [(scale * (halves[0] + halves[1]) as f32).to_bits() as i32, 0],
+        }
+    }
 }
 
 /// Where the parts of a group of so many columns of so many blocks lie from its start, in bytes.
@@ -32,16 +61,18 @@ pub(super) struct Group<'a> {
 pub(super) struct Places {
     blocks: usize,
     width: usize,
+    sums: Sums,
 }
 
 impl Places {
-    pub(super) fn new(blocks: usize, width: usize) -> Places {
-        Places { blocks, width }
+    pub(super) fn new(blocks: usize, width: usize, sums: Sums) -> Places {
+        Places { blocks, width, sums }
     }
 
     /// Bytes of a group.
     pub(super) fn bytes(self) -> usize {
-        let column = self.blocks.saturating_mul(Q8_0_BLOCK + size_of::<f32>() + size_of::<i32>());
+        let column =
+            self.blocks.saturating_mul(Q8_0_BLOCK + size_of::<f32>() + self.sums.count() * size_of::<i32>());
         column.saturating_mul(self.width)
     }
 
@@ -55,10 +86,12 @@ impl Places {
         start..start + size_of::<f32>()
     }
 
-    fn sum(self, block: usize, column: usize) -> Range<usize> {
-        let scale = self.scale(block, column);
-        let scales = self.blocks * self.width * size_of::<f32>();
-        scale.start + scales..scale.end + scales
+    /// The number counts the sums of a block.
+    fn sum(self, block: usize, number: usize, column: usize) -> Range<usize> {
+        let before = self.blocks * self.width * (Q8_0_BLOCK + size_of::<f32>());
+        let at = (block * self.sums.count() + number) * self.width + column;
+        let start = before + at * size_of::<i32>();
+        start..start + size_of::<i32>()
     }
 
     /// The group in these bytes, which are aligned to 4.
@@ -81,7 +114,10 @@ impl Places {
             let integers = &source.integers[at * Q8_0_BLOCK..][..Q8_0_BLOCK];
             target[self.integers(block, to)].copy_from_slice(bytemuck::cast_slice(integers));
             target[self.scale(block, to)].copy_from_slice(&source.scales[at].to_ne_bytes());
-            target[self.sum(block, to)].copy_from_slice(&source.sums[at].to_ne_bytes());
+            for number in 0..self.sums.count() {
+                let sum = source.sums[(block * self.sums.count() + number) * source.width + from];
+                target[self.sum(block, number, to)].copy_from_slice(&sum.to_ne_bytes());
+            }
         }
     }
 }
@@ -94,24 +130,16 @@ pub(super) struct Rounded {
     b2: usize,
     matrices: usize,
     places: Places,
-    factor: i32,
 }
 
 impl Rounded {
     /// For weights of this format.
-    pub(super) fn of(b: &Layout, format: Format) -> Rounded {
+    pub(super) fn of(b: &Layout, format: Blocks) -> Rounded {
         let [row_len, columns, b2, b3] = b.ne;
         let blocks = row_len / Q8_0_BLOCK;
-        let places = Places::new(blocks, columns.min(GROUP_COLUMNS));
+        let places = Places::new(blocks, columns.min(GROUP_COLUMNS), format.sums());
         let matrices = if b.is_empty() { 0 } else { b2 * b3 };
-        Rounded {
-            blocks,
-            per_matrix: columns.div_ceil(GROUP_COLUMNS),
-            b2,
-            matrices,
-            places,
-            factor: format.sum_factor(),
-        }
+        Rounded { blocks, per_matrix: columns.div_ceil(GROUP_COLUMNS), b2, matrices, places }
     }
 
     pub(super) fn bytes(self) -> usize {
@@ -151,34 +179,39 @@ impl Rounded {
         let mut values = [0.0; Q8_0_BLOCK];
         for block in blocks {
             b.load(row, block * Q8_0_BLOCK, &mut values);
-            let (scale, integers, sum) = round_block(&values);
+            let (scale, integers, halves) = round_block(&values);
+            let sums = self.places.sums.of(scale, halves);
             // SAFETY: each block of a column has places of its own, and belongs to one worker.
             unsafe {
                 let target = shared.bytes_mut(at(self.places.integers(block, column)));
                 target.copy_from_slice(bytemuck::cast_slice(&integers));
                 let target = shared.bytes_mut(at(self.places.scale(block, column)));
                 target.copy_from_slice(&scale.to_ne_bytes());
-                let target = shared.bytes_mut(at(self.places.sum(block, column)));
-                target.copy_from_slice(&(sum * self.factor).to_ne_bytes());
+                for (number, sum) in sums.iter().enumerate().take(self.places.sums.count()) {
+                    let target = shared.bytes_mut(at(self.places.sum(block, number, column)));
+                    target.copy_from_slice(&sum.to_ne_bytes());
+                }
             }
         }
     }
 }
 
-/// The scale of 32 numbers, the integers, and their sum.
-fn round_block(values: &[f32; Q8_0_BLOCK]) -> (f32, [i8; Q8_0_BLOCK], i32) {
+/// The scale of 32 numbers, the integers, and the sums of their halves.
+fn round_block(values: &[f32; Q8_0_BLOCK]) -> (f32, [i8; Q8_0_BLOCK], [i32; 2]) {
     simd::vectorize(
         #[inline(always)]
         || {
             let mut block = quantize_q8_0(values);
-            let mut sum = 0;
-            for q in &mut block.q {
-                // −128 comes from numbers that are not finite alone, beside a scale that is not either. Kernels count
-                // on sums of two products that fit 16 bits.
-                *q = (*q).max(-127);
-                sum += i32::from(*q);
+            let mut sums = [0; 2];
+            for (half, sum) in block.q.as_chunks_mut::<16>().0.iter_mut().zip(&mut sums) {
+                for q in half {
+                    // −128 comes from numbers that are not finite alone, beside a scale that is not either. Kernels
+                    // count on sums of two products that fit 16 bits.
+                    *q = (*q).max(-127);
+                    *sum += i32::from(*q);
+                }
             }
-            (block.scale.to_f32(), block.q, sum)
+            (block.scale.to_f32(), block.q, sums)
         },
     )
 }

@@ -37,10 +37,10 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The outputs that a panel makes: index m.
-    pub fn rows_of_panel(&self, call: &Call, number: usize) -> Range<usize> {
-        let start = number * PANEL_ROWS;
-        start..call.results[0].ne()[0].min(start + PANEL_ROWS)
+    /// The outputs that panels make: index m.
+    pub fn rows_of_panels(&self, call: &Call, first: usize, count: usize) -> Range<usize> {
+        let start = first * PANEL_ROWS;
+        start..call.results[0].ne()[0].min(start + count * PANEL_ROWS)
     }
 
     /// A panel: as it was packed with its weight, or packed now into the start of `scratch`.
@@ -98,7 +98,7 @@ impl CpuKernel for MulMat {
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
         let b = &call.inputs[1];
         if self.quantize {
-            blocks::prepare(b, &call.shared, worker);
+            blocks::prepare(&call.inputs[0], b, &call.shared, worker);
             worker.barrier();
             for_each_part(call, worker, |part| blocks::multiply(call, &part, own));
         } else {

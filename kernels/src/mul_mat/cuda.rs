@@ -2,6 +2,7 @@
 
 use crate::Declined;
 use crate::cuda::{CudaCall, CudaKernel, DeviceTensor, GRID_X_MAX, Image, Launch, Params, WARP, embedded};
+use crate::kernel::expect_plain_or_q8_0;
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{DType, Layout, MulMat};
 
@@ -39,6 +40,7 @@ impl Form {
 
 impl CudaKernel for MulMat {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        expect_plain_or_q8_0(inputs)?;
         let (a, b) = (&inputs[0], &inputs[1]);
         let [m, n] = Form::of(b.ne[1]).tiles(a.ne[1], b.ne[1]);
         let sizes = [m, n, b.ne[2], b.ne[3]];

@@ -5,6 +5,7 @@
 //! panel) hold what they load in registers; between two pieces of k the sums lie in the result itself.
 
 use super::cpu::Part;
+use super::interleave;
 use super::panels::{Format, PANEL_ROWS};
 use crate::kernel::Scratch;
 use crate::shared::call::{Call, In, Shared, row_count, rows_of};
@@ -38,7 +39,7 @@ pub(crate) fn needs_packing(b: &Layout) -> bool {
 /// For products with b.
 pub(crate) fn scratch(b: &Layout) -> Scratch {
     let shared_bytes = if needs_packing(b) { b.elements().saturating_mul(size_of::<f32>()) } else { 0 };
-    Scratch { shared_bytes, own_floats: TILE_PANELS * PIECE + DEPTH }
+    Scratch { shared_bytes, own_floats: (TILE_PANELS + 1) * PIECE }
 }
 
 /// Copies this worker's rows of b into the scratch, one after another.
@@ -88,9 +89,10 @@ impl Product<'_> {
             let mut panel = part.panels.start;
             while panel < part.panels.end {
                 let is_whole = panel + P <= part.panels.end;
+                let step = if reads_in_place(call, &columns) { depth.max(1) } else { DEPTH };
                 // At least once: sums of nothing are zeros.
-                for first in (0..depth.max(1)).step_by(DEPTH) {
-                    let k = first..depth.min(first + DEPTH);
+                for first in (0..depth.max(1)).step_by(step) {
+                    let k = first..depth.min(first + step);
                     let piece = Piece { call, part, panel, k, columns: columns.clone() };
                     if is_whole {
                         piece.columns::<S, V, P, N>(simd, own);
@@ -116,31 +118,66 @@ struct Piece<'a> {
 impl Piece<'_> {
     #[inline(always)]
     fn columns<S: Simd, const V: usize, const P: usize, const N: usize>(&self, simd: S, own: &mut [f32]) {
-        let (widened, row) = own.split_at_mut(TILE_PANELS * PIECE);
-        let mut panels: [&[f32]; P] = [&[]; P];
-        for (p, place) in widened.chunks_mut(PIECE).take(P).enumerate() {
-            panels[p] = piece_of_panel(self.call, self.part, self.panel + p, self.k.clone(), place, row);
+        let format = self.call.packed.as_ref().map(|packed| packed.format());
+        let is_in_place = reads_in_place(self.call, &self.columns);
+        match format {
+            Some(Format::Floats(DType::F32)) => self.tiles::<S, f32, V, P, N>(simd, self.packed()),
+            Some(Format::Floats(DType::F16)) if is_in_place => {
+                self.tiles::<S, f16, V, P, N>(simd, self.packed())
+            }
+            Some(Format::Floats(DType::BF16)) if is_in_place => {
+                self.tiles::<S, bf16, V, P, N>(simd, self.packed())
+            }
+            _ => {
+                let (widened, row) = own.split_at_mut(TILE_PANELS * PIECE);
+                let mut panels: [&[Lanes<f32>]; P] = [&[]; P];
+                for (p, place) in widened.chunks_mut(PIECE).take(P).enumerate() {
+                    let (call, part, k) = (self.call, self.part, self.k.clone());
+                    panels[p] = widened_piece(call, part, self.panel + p, k, place, row).as_chunks().0;
+                }
+                self.tiles::<S, f32, V, P, N>(simd, panels)
+            }
         }
+    }
+
+    /// The pieces of P panels that were packed as elements of this type.
+    #[inline(always)]
+    fn packed<E: Element, const P: usize>(&self) -> [&[Lanes<E>]; P] {
+        let mut panels: [&[Lanes<E>]; P] = [&[]; P];
+        for (p, piece) in panels.iter_mut().enumerate() {
+            let packed = self.call.packed.as_ref().expect("seen by the caller");
+            let panel: &[E] = bytemuck::cast_slice(packed.panel(self.panel + p, self.part.weights));
+            *piece = &panel.as_chunks().0[self.k.clone()];
+        }
+        panels
+    }
+
+    #[inline(always)]
+    fn tiles<S: Simd, E: Element, const V: usize, const P: usize, const N: usize>(
+        &self,
+        simd: S,
+        panels: [&[Lanes<E>]; P],
+    ) {
         let mut next = self.columns.start;
         while next + N <= self.columns.end {
-            self.tile::<S, V, P, N>(simd, panels, next);
+            self.tile::<S, E, V, P, N>(simd, panels, next);
             next += N;
         }
         while next + 2 <= self.columns.end {
-            self.tile::<S, V, P, 2>(simd, panels, next);
+            self.tile::<S, E, V, P, 2>(simd, panels, next);
             next += 2;
         }
         if next < self.columns.end {
-            self.tile::<S, V, P, 1>(simd, panels, next);
+            self.tile::<S, E, V, P, 1>(simd, panels, next);
         }
     }
 
     /// Adds this piece of k to the outputs of N columns from `first` on.
     #[inline(always)]
-    fn tile<S: Simd, const V: usize, const P: usize, const N: usize>(
+    fn tile<S: Simd, E: Element, const V: usize, const P: usize, const N: usize>(
         &self,
         simd: S,
-        panels: [&[f32]; P],
+        panels: [&[Lanes<E>]; P],
         first: usize,
     ) {
         let mut b: [&[f32]; N] = [&[]; N];
@@ -158,7 +195,7 @@ impl Piece<'_> {
                 }
             }
         }
-        accumulate::<S, V, P, N>(simd, panels, b, &mut sums);
+        accumulate::<S, E, V, P, N>(simd, panels, b, &mut sums);
         for n in 0..N {
             // SAFETY: the rows and columns of the part belong to this worker alone.
             let target = unsafe { self.result_row(first + n, rows.clone()) };
@@ -226,17 +263,17 @@ fn store<S: Simd, const V: usize>(sums: [S::f32s; V], target: &mut [f32]) {
 
 /// Adds the products of P panels with N rows of b.
 #[inline(always)]
-fn accumulate<S: Simd, const V: usize, const P: usize, const N: usize>(
+fn accumulate<S: Simd, E: Element, const V: usize, const P: usize, const N: usize>(
     simd: S,
-    panels: [&[f32]; P],
+    panels: [&[Lanes<E>]; P],
     b: [&[f32]; N],
     sums: &mut [[[S::f32s; V]; P]; N],
 ) {
     let depth = b[0].len();
     // Equal lengths in sight of the compiler: the checks of indices leave the loop.
-    let mut vectors: [&[[S::f32s; V]]; P] = [&[]; P];
+    let mut elements: [&[Lanes<E>]; P] = [&[]; P];
     for p in 0..P {
-        vectors[p] = &S::as_simd_f32s(panels[p]).0.as_chunks::<V>().0[..depth];
+        elements[p] = &panels[p][..depth];
     }
     let mut columns: [&[f32]; N] = [&[]; N];
     for n in 0..N {
@@ -246,9 +283,9 @@ fn accumulate<S: Simd, const V: usize, const P: usize, const N: usize>(
     for k in 0..depth {
         let mut a = [[simd.splat_f32s(0.0); V]; P];
         for p in 0..P {
-            a[p] = vectors[p][k];
+            a[p] = E::widen::<S, V>(simd, &elements[p][k]);
             if N == 1 {
-                prefetch::ahead(&vectors[p][k], AHEAD_BYTES);
+                prefetch::ahead(&elements[p][k], AHEAD_BYTES);
             }
         }
         for n in 0..N {
@@ -263,10 +300,66 @@ fn accumulate<S: Simd, const V: usize, const P: usize, const N: usize>(
     *sums = kept;
 }
 
-/// A piece of a panel as `f32`: in place where it was packed so; else in `place`, from the packed panel or from the
-/// rows, one after another through `row`.
-fn piece_of_panel<'a>(
-    call: &'a Call,
+/// One element of each row of a panel.
+type Lanes<E> = [E; PANEL_ROWS];
+
+/// An element type of panels.
+trait Element: bytemuck::Pod {
+    /// The elements as `f32`, exactly, in V vectors.
+    fn widen<S: Simd, const V: usize>(simd: S, lanes: &Lanes<Self>) -> [S::f32s; V];
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(_simd: S, lanes: &Lanes<f32>) -> [S::f32s; V] {
+        *S::as_simd_f32s(lanes).0.first_chunk().expect("V vectors are 16 lanes")
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(simd: S, lanes: &Lanes<bf16>) -> [S::f32s; V] {
+        let mut wide = [0.0; PANEL_ROWS];
+        for lane in 0..PANEL_ROWS {
+            wide[lane] = f32::from_bits(u32::from(lanes[lane].to_bits()) << 16);
+        }
+        f32::widen(simd, &wide)
+    }
+}
+
+impl Element for f16 {
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(simd: S, lanes: &Lanes<f16>) -> [S::f32s; V] {
+        let mut wide = [0.0; PANEL_ROWS];
+        #[cfg(target_arch = "x86_64")]
+        if S::F32_LANES >= 8 {
+            use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+            for half in 0..2 {
+                // SAFETY: vectors of eight lanes are those of AVX2, which `pulp` detects together with F16C; eight
+                // elements are read and written.
+                unsafe {
+                    let eight = _mm_loadu_si128(lanes.as_ptr().add(half * 8).cast());
+                    _mm256_storeu_ps(wide.as_mut_ptr().add(half * 8), _mm256_cvtph_ps(eight));
+                }
+            }
+            return f32::widen(simd, &wide);
+        }
+        convert::f16_to_f32(lanes, &mut wide);
+        f32::widen(simd, &wide)
+    }
+}
+
+/// So few columns that elements are widened as they come from memory; for more, a piece is widened once for all.
+const FEW_COLUMNS: usize = 8;
+
+/// Whether panels are read where they were packed, whatever the length of their rows.
+fn reads_in_place(call: &Call, columns: &Range<usize>) -> bool {
+    call.packed.is_some() && columns.len() <= FEW_COLUMNS
+}
+
+/// A piece of a panel as `f32` in `place`, from the packed panel or from the rows, one after another through `row`.
+fn widened_piece<'a>(
+    call: &Call,
     part: &Part<'_>,
     number: usize,
     k: Range<usize>,
@@ -281,37 +374,37 @@ fn piece_of_panel<'a>(
     };
     let panel = packed.panel(number, part.weights);
     match packed.format() {
-        Format::Floats(DType::F32) => return &bytemuck::cast_slice(panel)[elements],
         Format::Floats(DType::F16) => {
             convert::f16_to_f32(&bytemuck::cast_slice::<u8, f16>(panel)[elements], place)
         }
         Format::Floats(DType::BF16) => {
             convert::bf16_to_f32(&bytemuck::cast_slice::<u8, bf16>(panel)[elements], place)
         }
-        other => unreachable!("{other:?} panels have a kernel of their own"),
+        other => unreachable!("{other:?} panels are read in place, or have a kernel of their own"),
     }
     place
 }
 
 /// Brings a piece of the rows of a panel together.
-fn expand(a: &In, part: &Part<'_>, number: usize, k: Range<usize>, place: &mut [f32], row: &mut [f32]) {
+fn expand(a: &In, part: &Part<'_>, number: usize, k: Range<usize>, place: &mut [f32], loaded: &mut [f32]) {
     let first = number * PANEL_ROWS;
     let rows = PANEL_ROWS.min(a.ne()[1] - first);
     if rows < PANEL_ROWS {
         place.fill(0.0);
     }
-    for r in 0..rows {
-        let index = [first + r, part.weights[0], part.weights[1]];
-        let values = match a.f32_row(index) {
+    let row = |r: usize| [first + r, part.weights[0], part.weights[1]];
+    let mut pieces: [&[u8]; PANEL_ROWS] = [&[]; PANEL_ROWS];
+    let loaded = &mut loaded[..PANEL_ROWS * DEPTH];
+    for (r, (piece, loaded)) in pieces.iter_mut().zip(loaded.chunks_mut(DEPTH)).take(rows).enumerate() {
+        let values = match a.f32_row(row(r)) {
             Some(row) => &row[k.clone()],
             None => {
-                let row = &mut row[..k.len()];
-                a.load(index, k.start, row);
-                row
+                let loaded = &mut loaded[..k.len()];
+                a.load(row(r), k.start, loaded);
+                loaded
             }
         };
-        for (target, value) in place[r..].iter_mut().step_by(PANEL_ROWS).zip(values) {
-            *target = *value;
-        }
+        *piece = bytemuck::cast_slice(values);
     }
+    interleave::floats::<4>(&pieces[..rows], bytemuck::cast_slice_mut(place));
 }

@@ -10,6 +10,8 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 pub(crate) mod dots;
 pub(crate) mod floats;
+mod formats;
+mod interleave;
 pub(crate) mod panels;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

@@ -7,18 +7,20 @@
 //! | format | what follows what |
 //! |---|---|
 //! | `Floats` (f32, f16, bf16) | for each k the 16 elements |
-//! | `Q8_0` | for each block of 32 k eight vectors of 64 bytes, four k of each row; then for each block 16 scales |
+//! | `Blocks` | for each 32 k eight vectors of 64 bytes, four k of each row, or what they are unpacked from; scales |
 //!
 //! Eight vectors of 64 bytes are also the second operand of an AMX product of bytes.
 //!
 //! A weight that nobody can write is packed once, when the first program that uses it is made; the panels belong to
 //! its [`crate::Memory`] and go with it. Other operands are packed panel by panel in each call, by the same function.
 
+use super::formats::Blocks;
+use super::interleave;
 use crate::memory::OutOfMemory;
 use crate::shared::call::{In, Row};
 use crate::shared::pool::{Pool, Worker};
 use memmap2::MmapMut;
-use ssmgraph_ops::quant::{Q8_0_BLOCK, Q8_0_BYTES};
+use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{DType, Layout};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,8 +35,8 @@ pub(super) const BLOCK_BYTES: usize = PANEL_ROWS * Q8_0_BLOCK;
 pub enum Format {
     /// Elements of this plain float type.
     Floats(DType),
-    /// Blocks of Q8_0.
-    Q8_0,
+    /// Blocks of this type, whose products with rounded columns are integers.
+    Blocks(Blocks),
 }
 
 impl Format {
@@ -42,7 +44,7 @@ impl Format {
     pub(crate) fn of(dtype: DType, quantize: bool) -> Option<Format> {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => Some(Format::Floats(dtype)),
-            DType::Q8_0 if quantize => Some(Format::Q8_0),
+            _ if quantize => Blocks::of(dtype).map(Format::Blocks),
             _ => None,
         }
     }
@@ -51,16 +53,7 @@ impl Format {
     pub(crate) fn panel_bytes(self, row_len: usize) -> usize {
         match self {
             Format::Floats(dtype) => row_len * PANEL_ROWS * dtype.block_bytes(),
-            Format::Q8_0 => (row_len / Q8_0_BLOCK * PANEL_ROWS * Q8_0_BYTES).next_multiple_of(64),
-        }
-    }
-
-    /// What the kernels want the sum of a rounded block of b multiplied with: what raising the weights to unsigned
-    /// bytes adds to each product, to be taken off.
-    pub(super) fn sum_factor(self) -> i32 {
-        match self {
-            Format::Q8_0 => -128,
-            Format::Floats(_) => 0,
+            Format::Blocks(blocks) => blocks.panel_bytes(row_len),
         }
     }
 
@@ -83,9 +76,9 @@ impl Format {
             sources.iter_mut().zip(&copies).for_each(|(source, copy)| *source = copy);
         }
         match self {
-            Format::Floats(DType::F32) => interleave::<4>(&sources[..rows], target),
-            Format::Floats(_) => interleave::<2>(&sources[..rows], target),
-            Format::Q8_0 => pack_q8_0(&sources[..rows], target),
+            Format::Floats(DType::F32) => interleave::floats::<4>(&sources[..rows], target),
+            Format::Floats(_) => interleave::floats::<2>(&sources[..rows], target),
+            Format::Blocks(blocks) => blocks.pack(&sources[..rows], target),
         }
     }
 }
@@ -100,37 +93,6 @@ fn gathered(a: &In, row: Row) -> Vec<u8> {
         copy.extend((0..bytes).map(|byte| unsafe { start.add(byte).read() }));
     }
     copy
-}
-
-/// Elements of N bytes, those of all rows before the next of any.
-fn interleave<const N: usize>(rows: &[&[u8]], target: &mut [u8]) {
-    let (target, _) = target.as_chunks_mut::<N>();
-    // A few cache lines of each row at a time: what is read and written stays in the first-level cache.
-    for (piece, target) in target.chunks_mut(PANEL_ROWS * 64).enumerate() {
-        for (r, row) in rows.iter().enumerate() {
-            let source = &row.as_chunks::<N>().0[piece * 64..];
-            for (target, source) in target[r..].iter_mut().step_by(PANEL_ROWS).zip(source) {
-                *target = *source;
-            }
-        }
-    }
-}
-
-fn pack_q8_0(rows: &[&[u8]], target: &mut [u8]) {
-    let blocks = rows[0].len() / Q8_0_BYTES;
-    let (integers, scales) = target.split_at_mut(blocks * BLOCK_BYTES);
-    let (scales, _) = scales.as_chunks_mut::<{ 2 * PANEL_ROWS }>();
-    let (integers, _) = integers.as_chunks_mut::<BLOCK_BYTES>();
-    for (r, row) in rows.iter().enumerate() {
-        let (row, _) = row.as_chunks::<Q8_0_BYTES>();
-        for ((block, integers), scales) in row.iter().zip(&mut *integers).zip(&mut *scales) {
-            scales[2 * r..2 * r + 2].copy_from_slice(&block[..2]);
-            let (vectors, _) = integers.as_chunks_mut::<64>();
-            for (four, vector) in block[2..].as_chunks::<4>().0.iter().zip(vectors) {
-                vector[4 * r..4 * r + 4].copy_from_slice(four);
-            }
-        }
-    }
 }
 
 /// An operand that nobody writes.

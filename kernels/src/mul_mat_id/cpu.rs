@@ -54,7 +54,7 @@ impl CpuKernel for MulMatId {
             Lists::fill(bytemuck::cast_slice_mut(lists), a, ids, y.layout())?;
         }
         if self.quantize {
-            blocks::prepare(b, &call.shared, worker);
+            blocks::prepare(&call.inputs[0], b, &call.shared, worker);
         } else if floats::needs_packing(b.layout()) {
             floats::pack(b, &call.shared, worker);
         }

@@ -2,6 +2,7 @@
 
 use crate::Declined;
 use crate::cuda::{CudaCall, CudaKernel, GRID_X_MAX, Image, Launch, Params, WARP, embedded};
+use crate::kernel::expect_plain_or_q8_0;
 use crate::mul_mat::cuda::{quantize, quantized_bytes, reads_fours};
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use ssmgraph_ops::{DType, Layout, MulMatId};
@@ -13,6 +14,7 @@ const WARPS: usize = 8;
 
 impl CudaKernel for MulMatId {
     fn supports(&self, inputs: &[Layout]) -> Result<(), Declined> {
+        expect_plain_or_q8_0(inputs)?;
         let (a, b, ids) = (&inputs[0], &inputs[1], &inputs[2]);
         let blocks = a.ne[1].div_ceil(WARPS).checked_mul(ids.elements());
         let rounded = if self.quantize { b.elements() / Q8_0_BLOCK / WARPS } else { 0 };

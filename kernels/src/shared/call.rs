@@ -5,7 +5,8 @@
 //! its indices on axes 1, 2 and 3.
 
 use half::{bf16, f16};
-use ssmgraph_ops::{DType, Layout, quant::Q8_0_BLOCK};
+use ssmgraph_ops::quant::{BLOCK_LEN_MAX, Format, Q8_0_BLOCK};
+use ssmgraph_ops::{DType, Layout};
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ impl In {
     }
 
     /// Copies elements `first..first + target.len()` of a row into `target` as `f32`, whatever the type and
-    /// the stride; Q8_0 is expanded. Types without arithmetic are refused by the kernels' support checks.
+    /// the stride; blocks are expanded. Types without arithmetic are refused by the kernels' support checks.
     #[inline]
     pub fn load(&self, row: Row, first: usize, target: &mut [f32]) {
         assert!(first + target.len() <= self.layout.ne[0], "elements outside the row");
@@ -205,7 +206,11 @@ impl In {
                         done += count;
                     }
                 }
-                other => panic!("{other} has no arithmetic; the support check refuses it"),
+                other => {
+                    let format = Format::of(other)
+                        .unwrap_or_else(|| panic!("{other} has no arithmetic; the support check refuses it"));
+                    expand(format, start, first, stride, target);
+                }
             }
         }
     }
@@ -228,6 +233,30 @@ impl In {
     pub fn block(&self, block: usize, row: Row) -> *const u8 {
         assert!(block < self.layout.row_blocks(), "block {block} outside the row");
         self.at(block, row)
+    }
+}
+
+/// Elements of blocks, `stride` bytes apart, from number `first` on.
+///
+/// # Safety
+/// The blocks of these elements are readable.
+unsafe fn expand(format: &Format, start: *const u8, first: usize, stride: usize, target: &mut [f32]) {
+    let len = format.block_len();
+    // SAFETY: a block with one of the elements, by the function's contract.
+    let block = |index| unsafe { slice::from_raw_parts(start.add(index * stride), format.block_bytes()) };
+    let mut values = [0.0; BLOCK_LEN_MAX];
+    let mut done = 0;
+    while done < target.len() {
+        let (index, inner) = ((first + done) / len, (first + done) % len);
+        let count = (len - inner).min(target.len() - done);
+        let part = &mut target[done..done + count];
+        if count == len {
+            format.decode(block(index), part);
+        } else {
+            format.decode(block(index), &mut values[..len]);
+            part.copy_from_slice(&values[inner..inner + count]);
+        }
+        done += count;
     }
 }
 

@@ -36,7 +36,7 @@ pub fn of(kind: OpKind) -> Vec<Workload> {
     match kind {
         OpKind::Reshape | OpKind::Window | OpKind::Permute | OpKind::Transpose => Vec::new(),
         OpKind::MulMat => {
-            let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+            let types = MulMat::WEIGHTS;
             types.iter().flat_map(|&dtype| TOKENS.map(|tokens| mul_mat(dtype, tokens))).collect()
         }
         OpKind::SsmScan => TOKENS.iter().flat_map(|&tokens| [mamba1(tokens), mamba2(tokens)]).collect(),

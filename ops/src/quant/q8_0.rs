@@ -4,7 +4,11 @@
 //! the bit on scales and integers.
 //! Source: the public block layout of ggml's Q8_0 and its rounding.
 
+use super::{Format, Unpacked};
+use crate::DType;
 use half::f16;
+
+pub(super) const FORMAT: Format = Format { dtype: DType::Q8_0, group_len: Q8_0_BLOCK, unpack, encode };
 
 /// Elements in one block.
 pub const Q8_0_BLOCK: usize = 32;
@@ -53,6 +57,16 @@ fn round_half_away(x: f32) -> i8 {
     let short = x - (shifted - SHIFT);
     let away = i32::from(short == 0.5 && x > 0.0) - i32::from(short == -0.5 && x < 0.0);
     nearest.wrapping_add(away) as i8
+}
+
+fn unpack(block: &[u8], to: &mut Unpacked) {
+    let block = BlockQ8_0::from_bytes(block.try_into().expect("a block of q8_0"));
+    (to.scales[0], to.minima[0]) = (block.scale.to_f32(), 0.0);
+    to.integers[..Q8_0_BLOCK].copy_from_slice(&block.q);
+}
+
+fn encode(values: &[f32], block: &mut [u8]) {
+    block.copy_from_slice(&quantize_q8_0(values.try_into().expect("32 values")).to_bytes());
 }
 
 impl BlockQ8_0 {
