@@ -10,3 +10,5 @@ pub mod pool;
 pub mod prefetch;
 pub mod reduce;
 pub mod simd;
+pub mod tile;
+pub mod vector;
