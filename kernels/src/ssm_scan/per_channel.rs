@@ -203,36 +203,53 @@ impl WithSimd for Advance<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match S::F32_LANES {
-            16 => advance::<S, { CHANNELS / 16 }>(simd, self),
-            8 => advance::<S, { CHANNELS / 8 }>(simd, self),
-            4 => advance::<S, { CHANNELS / 4 }>(simd, self),
-            _ => advance::<S, CHANNELS>(simd, self),
+            16 => advance::<S, { CHANNELS / 16 }, 2>(simd, self),
+            8 => advance::<S, { CHANNELS / 8 }, 1>(simd, self),
+            4 => advance::<S, { CHANNELS / 4 }, 1>(simd, self),
+            _ => advance::<S, CHANNELS, 1>(simd, self),
         }
     }
 }
 
-/// With the channels as V vectors.
+/// With the channels as V vectors, K of them at once.
 #[inline(always)]
-fn advance<S: Simd, const V: usize>(simd: S, advance: Advance<'_>) {
+fn advance<S: Simd, const V: usize, const K: usize>(simd: S, advance: Advance<'_>) {
     let Advance { state, rates, projections, inputs, steps, sums } = advance;
     let states = S::as_mut_simd_f32s(state).0.as_chunks_mut::<V>().0;
     let rates = S::as_simd_f32s(rates).0.as_chunks::<V>().0;
     let zero = simd.splat_f32s(0.0);
     let tokens = inputs.iter().zip(steps).zip(sums);
     for ((b, c), ((inputs, steps), sums)) in projections.iter().zip(tokens) {
-        for vector in 0..V {
-            let step = vector::softplus(simd, S::as_simd_f32s(steps).0[vector]);
-            let input = simd.mul_f32s(S::as_simd_f32s(inputs).0[vector], step);
-            let still = simd.equal_f32s(step, zero);
-            let mut sum = zero;
-            for (((states, rates), &b), &c) in states.iter_mut().zip(rates).zip(*b).zip(*c) {
-                let decay = vector::exp2(simd, simd.mul_f32s(step, rates[vector]));
-                let learned = simd.mul_f32s(simd.splat_f32s(b), input);
-                let moved = simd.mul_add_e_f32s(states[vector], decay, learned);
-                states[vector] = simd.select_f32s(still, states[vector], moved);
-                sum = simd.mul_add_e_f32s(states[vector], simd.splat_f32s(c), sum);
+        let mut steps = S::as_simd_f32s(steps).0.as_chunks::<V>().0[0];
+        let mut inputs = S::as_simd_f32s(inputs).0.as_chunks::<V>().0[0];
+        let mut wide_sums = [zero; V];
+        for first in (0..V).step_by(K) {
+            let lanes = first..first + K;
+            let steps = softplus_of::<S, K>(simd, &mut steps[lanes.clone()]);
+            let (inputs, wide_sums) = (&mut inputs[lanes.clone()], &mut wide_sums[lanes.clone()]);
+            for k in 0..K {
+                inputs[k] = simd.mul_f32s(inputs[k], steps[k]);
             }
-            S::as_mut_simd_f32s(sums).0[vector] = sum;
+            for (((states, rates), &b), &c) in states.iter_mut().zip(rates).zip(*b).zip(*c) {
+                let (states, rates) = (&mut states[lanes.clone()], &rates[lanes.clone()]);
+                let (b, c) = (simd.splat_f32s(b), simd.splat_f32s(c));
+                let mut decays = [zero; K];
+                for k in 0..K {
+                    decays[k] = simd.mul_f32s(steps[k], rates[k]);
+                }
+                let decays = vector::exp2(simd, decays);
+                for k in 0..K {
+                    let moved = simd.mul_add_e_f32s(states[k], decays[k], simd.mul_f32s(b, inputs[k]));
+                    states[k] = simd.select_f32s(simd.equal_f32s(steps[k], zero), states[k], moved);
+                    wide_sums[k] = simd.mul_add_e_f32s(states[k], c, wide_sums[k]);
+                }
+            }
         }
+        S::as_mut_simd_f32s(sums).0.copy_from_slice(&wide_sums);
     }
+}
+
+#[inline(always)]
+fn softplus_of<S: Simd, const K: usize>(simd: S, steps: &mut [S::f32s]) -> [S::f32s; K] {
+    vector::softplus(simd, std::array::from_fn(|k| steps[k]))
 }
