@@ -1,28 +1,37 @@
-//! Blocks of rows of a head's matrix stay in the first-level cache over all tokens; see [`super::step`] for what a
-//! token does. Rows are padded with zeros to whole vectors, and their number to whole groups. A single token of rows
-//! that are whole vectors is computed on the rows where they lie, and written where they go.
+//! A worker takes rows of one head at a time, as many as stay in the second-level cache, and prepares each token once
+//! for all of them.
 //!
-//! Two forms. Of one token, `two_pass` reads the rows for the predictions, then once more to move them and to sum y
-//! over the new state. `one_pass` takes both sums from the state before the token, y = scale·(Σ decayed·q + δ·Σ k·q),
-//! so that one tree adds the lanes of both. Of a prompt both read and write each element once per token.
+//! Of a prompt, the rows are copied and turned (see [`super::block`]): a block of two vectors of rows stays in the
+//! first-level cache over a chunk of tokens. A single token is computed on the rows where they lie, and written where
+//! they go (see [`super::step`]): it reads memory about as fast as a copy does, and turning would cost more than the
+//! token. Both add in the same order, so that tokens may be split over calls anywhere without changing a bit. Rows are
+//! padded with zeros to whole vectors, and their number to whole units.
+//!
+//! Two forms. `two_pass` reads the rows for the predictions, then once more to move them and to sum y over the new
+//! state. `one_pass` takes both sums from the state before the token, y = scale·(Σ decayed·q + δ·Σ k·q). Of a prompt
+//! both read and write each element once per token.
 
-use super::step::{Advance, GROUP, Predict, Product};
+use super::block::Prompt;
+use super::step::{GROUP, One};
+use super::token::{Strength, TOKEN_VECTORS, Token};
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::numerics::{Numerics, Variant};
 use crate::shared::call::Call;
 use crate::shared::pool::Worker;
-use crate::shared::{math, prefetch, simd};
+use crate::shared::tile::{self, Order, Turn};
+use crate::shared::{prefetch, simd};
 use ssmgraph_ops::gated_delta_net::GatedDeltaNet;
 use ssmgraph_ops::{Define, Layout, OpError};
+use std::ops::Range;
 
 /// Elements that rows are padded to a multiple of: the longest vector, and a cache line.
 const LINE: usize = 16;
-/// Most elements of a block: 16 KiB, resident in the first-level cache with the tokens' vectors.
-const BLOCK_FLOATS: usize = 4096;
-/// Most rows of a block.
-const ROWS_MAX: usize = 64;
-/// Vectors of a token: key, query, decay, key times decay, query times decay.
-const TOKEN_VECTORS: usize = 5;
+/// Rows that are shared out together: two of the longest vectors.
+const UNIT: usize = 32;
+/// Most elements of the rows of a head that a worker takes at once, if they are more than a unit: 64 KiB.
+const RUN_FLOATS: usize = 16_384;
+/// Tokens that are prepared together.
+pub(super) const CHUNK: usize = 16;
 
 const VARIANTS: [Variant; 2] = [
     Variant {
@@ -44,10 +53,9 @@ fn padded(size: usize) -> usize {
     size.next_multiple_of(LINE)
 }
 
-/// Rows of a block, whole groups.
-fn block_rows(size: usize) -> usize {
-    let fitting = BLOCK_FLOATS / padded(size).max(1) / GROUP * GROUP;
-    fitting.clamp(GROUP, ROWS_MAX).min(size.next_multiple_of(GROUP))
+/// Units that a worker takes at once.
+fn run_units(size: usize) -> usize {
+    (RUN_FLOATS / (UNIT * padded(size)).max(1)).clamp(1, size.div_ceil(UNIT).max(1))
 }
 
 impl CpuKernel for GatedDeltaNet {
@@ -61,13 +69,13 @@ impl CpuKernel for GatedDeltaNet {
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
         let state = results[1].elements();
-        (state / 12).saturating_mul(inputs[3].ne[2]).saturating_add(state / 2)
+        (state / 24).saturating_mul(inputs[3].ne[2]).saturating_add(state / 4)
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
         let size = inputs[0].ne[0];
-        let floats = || padded(size) * (block_rows(size) + 2 * TOKEN_VECTORS) + LINE;
-        Scratch { shared_bytes: 0, own_floats: if results[1].is_empty() { 0 } else { floats() } }
+        let own_floats = if results[1].is_empty() { 0 } else { Room::new(size).floats() };
+        Scratch { shared_bytes: 0, own_floats }
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, own: &mut [f32]) -> Result<(), OpError> {
@@ -75,31 +83,75 @@ impl CpuKernel for GatedDeltaNet {
         if rule.size == 0 || rule.heads == 0 {
             return Ok(());
         }
-        // Vectors that cross cache lines would take twice the time.
-        let aligned = own.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE).min(own.len());
-        let own = &mut own[aligned..];
-        let rows = block_rows(rule.size);
-        let blocks = rule.size.div_ceil(rows);
-        for unit in worker.share(rule.sequences * rule.heads * blocks) {
-            let first = unit % blocks * rows;
-            let head = unit / blocks % rule.heads;
-            let block = Block {
-                sequence: unit / (blocks * rule.heads),
+        let units = rule.size.div_ceil(UNIT);
+        let mut share = worker.share(rule.sequences * rule.heads * units);
+        while let Some(unit) = share.next() {
+            let (place, head) = (unit % units, unit / units % rule.heads);
+            let together = run_units(rule.size).min(units - place).min(share.len() + 1);
+            let first = place * UNIT;
+            let rows = Rows {
+                sequence: unit / (units * rule.heads),
                 head,
                 key_head: self.grouping.key_head(head, rule.key_heads, rule.heads),
                 first,
-                count: rows.min(rule.size - first),
+                count: (together * UNIT).min(rule.size - first),
             };
-            block.run(&rule, own);
+            rows.run(&rule, own);
+            share.start += together - 1;
         }
         Ok(())
     }
 }
 
+/// Sizes of the parts of a worker's scratch.
+struct Room {
+    length: usize,
+    rows: usize,
+}
+
+impl Room {
+    fn new(size: usize) -> Room {
+        Room { length: padded(size), rows: run_units(size) * UNIT }
+    }
+
+    fn floats(&self) -> usize {
+        let vectors = (CHUNK + 1) * TOKEN_VECTORS + 1;
+        self.length * (self.rows + tile::LANES_MAX + vectors) + self.rows * (CHUNK + 2) + LINE
+    }
+
+    fn split<'a>(&self, own: &'a mut [f32]) -> Parts<'a> {
+        // Vectors that cross cache lines would take twice the time.
+        let aligned = own.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE).min(own.len());
+        let (state, own) = own[aligned..].split_at_mut(self.rows * self.length);
+        let (staged, own) = own.split_at_mut(tile::LANES_MAX * self.length);
+        let (vectors, own) = own.split_at_mut((CHUNK + 1) * TOKEN_VECTORS * self.length);
+        let (nothing, own) = own.split_at_mut(self.length);
+        nothing.fill(-0.0);
+        let (values, own) = own.split_at_mut(CHUNK * self.rows);
+        Parts { state, staged, vectors, nothing, values, sums: &mut own[..2 * self.rows] }
+    }
+}
+
+/// A worker's scratch.
+struct Parts<'a> {
+    /// Turned blocks of rows.
+    state: &'a mut [f32],
+    /// A vector's lanes of rows, on their way into a block or out.
+    staged: &'a mut [f32],
+    /// The vectors of a chunk of tokens, and of the one after it.
+    vectors: &'a mut [f32],
+    /// A key of −0.
+    nothing: &'a [f32],
+    /// v of each token of a chunk, then y.
+    values: &'a mut [f32],
+    /// Of the next token, over the state before it: four vectors for each block.
+    sums: &'a mut [f32],
+}
+
 /// A call with its sizes and with its start rows checked.
-struct Rule<'a> {
-    call: &'a Call,
-    size: usize,
+pub(super) struct Rule<'a> {
+    pub call: &'a Call,
+    pub size: usize,
     key_heads: usize,
     heads: usize,
     tokens: usize,
@@ -107,7 +159,11 @@ struct Rule<'a> {
     /// 1/√size, by which y is multiplied.
     scale: f32,
     /// y from the state before the token.
-    one_pass: bool,
+    pub one_pass: bool,
+    /// One decay serves all keys.
+    pub one_gate: bool,
+    /// Keys and queries are whole vectors where they lie.
+    pub direct: bool,
 }
 
 impl<'a> Rule<'a> {
@@ -116,7 +172,12 @@ impl<'a> Rule<'a> {
         let (key_heads, rows) = (call.inputs[1].ne()[1], call.inputs[0].ne()[3]);
         let scale = 1.0 / (size as f32).sqrt();
         let one_pass = call.variant == ONE_PASS;
-        let rule = Rule { call, size, key_heads, heads, tokens, sequences, scale, one_pass };
+        let one_gate = call.inputs[4].ne()[0] == 1;
+        let packed = |operand: usize| call.inputs[operand].layout().rows_packed();
+        // Both are of type f32, by the op's shape rule.
+        let direct = size == padded(size) && packed(1) && packed(2);
+        let rule =
+            Rule { call, size, key_heads, heads, tokens, sequences, scale, one_pass, one_gate, direct };
         for sequence in 0..sequences {
             ssmgraph_ops::shape::checked_row(op.name(), "ids", [sequence, 0, 0], rule.id(sequence), rows)?;
         }
@@ -129,237 +190,175 @@ impl<'a> Rule<'a> {
 }
 
 /// Rows `first..first + count` of the matrix of one head of one sequence.
-struct Block {
-    sequence: usize,
-    head: usize,
-    key_head: usize,
+pub(super) struct Rows {
+    pub sequence: usize,
+    pub head: usize,
+    pub key_head: usize,
     first: usize,
     count: usize,
 }
 
-/// What the rows of one head need of a token. Vectors are as long as a padded row, what lies past its end is 0.
-struct Token<'a> {
-    /// The key that is written; −0 where the token writes nothing, which adds nothing to the bit.
-    key: &'a [f32],
-    query: &'a [f32],
-    decay: &'a [f32],
-    decayed_key: &'a [f32],
-    decayed_query: &'a [f32],
-    strength: Strength,
-}
-
-/// How much of a token is written.
-#[derive(Clone, Copy, Default)]
-struct Strength {
-    /// 0 where the token writes nothing.
-    beta: f32,
-    /// Σ k·q for the form of one pass; 0 where the token writes nothing.
-    key_query: f32,
-}
-
-impl<'a> Token<'a> {
-    fn of(vectors: &'a [f32], strength: Strength) -> Token<'a> {
-        let mut vectors = vectors.chunks_exact(vectors.len() / TOKEN_VECTORS);
-        let [key, query, decay, decayed_key, decayed_query] =
-            std::array::from_fn(|_| vectors.next().expect("as many vectors as a token has"));
-        Token { key, query, decay, decayed_key, decayed_query, strength }
-    }
-
-    /// The sums over rows before the token.
-    fn predict(&self, rule: &Rule<'_>, state: &[f32], predictions: &mut [f32], sums: &mut [f32]) {
-        let decayed_query = rule.one_pass.then_some(self.decayed_query);
-        simd::arch().dispatch(Predict {
-            state,
-            decayed_key: self.decayed_key,
-            decayed_query,
-            predictions,
-            sums,
-        });
-    }
-
-    /// δ from predictions.
-    fn correct(&self, deltas: &mut [f32], values: &[f32]) {
-        let beta = self.strength.beta;
-        for (delta, value) in deltas.iter_mut().zip(values) {
-            *delta = if beta == 0.0 { 0.0 } else { (value - *delta) * beta };
-        }
-    }
-
-    /// y in the form of one pass, from the sums over the rows before the token.
-    fn finish(&self, rule: &Rule<'_>, y: &mut [f32], sums: &[f32], deltas: &[f32]) {
-        for ((y, sum), delta) in y.iter_mut().zip(sums).zip(deltas) {
-            *y = (sum + delta * self.strength.key_query) * rule.scale;
-        }
-    }
-}
-
-impl Block {
+impl Rows {
     fn run(&self, rule: &Rule<'_>, own: &mut [f32]) {
-        let length = padded(rule.size);
-        let rows = self.count.next_multiple_of(GROUP);
-        let (state, vectors) = own.split_at_mut(rows * length);
-        let (vectors, _) = vectors.split_at_mut(2 * TOKEN_VECTORS * length);
-        if length != rule.size {
-            vectors.fill(0.0);
+        let room = Room::new(rule.size);
+        let mut parts = room.split(own);
+        if room.length != rule.size {
+            parts.vectors.fill(0.0);
+            parts.staged.fill(0.0);
         }
-        let (this, next) = vectors.split_at_mut(TOKEN_VECTORS * length);
-        match self.rows_in_place(rule) {
-            Some(rows) => self.run_one(rule, rows, this),
-            None => self.run_all(rule, state, [this, next]),
+        match self.in_place(rule) {
+            Some(rows) => self.run_one(rule, rows, &mut parts),
+            None => self.run_all(rule, room.length, &mut parts),
         }
     }
 
     /// The rows before and after the call, where a single token may be computed on them as they lie.
-    fn rows_in_place<'a>(&self, rule: &Rule<'a>) -> Option<(&'a [f32], &'a mut [f32])> {
+    fn in_place<'a>(&self, rule: &Rule<'a>) -> Option<(&'a [f32], &'a mut [f32])> {
         let whole = rule.tokens == 1 && rule.size == padded(rule.size);
         let slot = usize::try_from(rule.id(self.sequence)).ok().filter(|_| whole)?;
         let before = rule.call.inputs[0].f32_rows([self.first, self.head, slot], self.count)?;
-        // SAFETY: blocks are shared out among the workers, each to one.
+        // SAFETY: rows are shared out among the workers, each to one.
         let after =
             unsafe { rule.call.results[1].f32_rows([self.first, self.head, self.sequence], self.count)? };
         Some((before, after))
     }
 
-    /// One token, a group of rows at a time: the group is still in the cache when it is read again.
-    fn run_one(&self, rule: &Rule<'_>, (before, after): (&[f32], &mut [f32]), vectors: &mut [f32]) {
-        let strength = self.load_token(rule, 0, vectors);
-        let token = Token::of(vectors, strength);
-        let place = [self.head, 0, self.sequence];
-        let mut values = [0.0; ROWS_MAX];
-        let values = &mut values[..self.count];
-        rule.call.inputs[3].load(place, self.first, values);
-        let group = GROUP * rule.size;
-        let groups = before.chunks_exact(group).zip(after.chunks_exact_mut(group));
-        for ((index, (from, state)), values) in groups.enumerate().zip(values.chunks_exact_mut(GROUP)) {
-            // The processor's own prefetching ends with the page, which is about a group.
-            if let Some(following) = before.get((index + 1) * group..(index + 2) * group) {
-                prefetch::to_read(following);
-            }
-            prefetch::to_write(state);
-            let (mut deltas, mut sums) = ([0.0; GROUP], [0.0; GROUP]);
-            let (deltas, sums) = (&mut deltas, &mut sums);
-            token.predict(rule, from, deltas, sums);
-            token.correct(deltas, values);
-            if rule.one_pass {
-                token.finish(rule, values, sums, deltas);
-            }
-            let factors = [(!rule.one_pass).then_some(token.query), None];
-            let Token { key, decay, .. } = token;
-            simd::arch().dispatch(Advance { from: Some(from), state, key, decay, factors, deltas, sums });
-            if !rule.one_pass {
-                values.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum * rule.scale);
-            }
-        }
-        // SAFETY: blocks are shared out among the workers, each to one.
-        unsafe { rule.call.results[0].store(place, self.first, values) }
+    /// One token.
+    fn run_one(&self, rule: &Rule<'_>, (before, after): (&[f32], &mut [f32]), parts: &mut Parts<'_>) {
+        prefetch::to_read(&before[..GROUP * rule.size]);
+        let mut strength = [Strength::default()];
+        self.load_strengths(rule, 0, &mut strength);
+        let vectors = &mut parts.vectors[..TOKEN_VECTORS * rule.size];
+        self.load_vectors(rule, 0, vectors);
+        let values = &mut parts.values[..self.count];
+        rule.call.inputs[3].load([self.head, 0, self.sequence], self.first, values);
+        let token = self.token(rule, 0, vectors, parts.nothing, strength[0]);
+        let (scale, one_pass) = (rule.scale, rule.one_pass);
+        simd::arch().dispatch(One { before, after, token, values, scale, one_pass });
+        // SAFETY: rows are shared out among the workers, each to one.
+        unsafe { rule.call.results[0].store([self.head, 0, self.sequence], self.first, values) }
     }
 
-    /// Any number of tokens, on a copy of the rows.
-    fn run_all(&self, rule: &Rule<'_>, state: &mut [f32], [mut this, mut next]: [&mut [f32]; 2]) {
-        let (length, rows) = (padded(rule.size), self.count.next_multiple_of(GROUP));
-        self.load_state(rule, state, length);
-        self.store_state(rule, 0, state, length);
-        let (mut deltas, mut sums, mut values) = ([0.0; ROWS_MAX], [0.0; ROWS_MAX], [0.0; ROWS_MAX]);
-        let (deltas, sums, values) = (&mut deltas[..rows], &mut sums[..rows], &mut values[..rows]);
-        let mut strength = Strength::default();
-        for number in 0..rule.tokens {
-            if number == 0 {
-                strength = self.load_token(rule, 0, this);
-                Token::of(this, strength).predict(rule, state, deltas, sums);
-            }
-            let more = number + 1 < rule.tokens;
-            let next_strength = if more { self.load_token(rule, number + 1, next) } else { strength };
-            let token = Token::of(this, strength);
-            let place = [self.head, number, self.sequence];
-            rule.call.inputs[3].load(place, self.first, &mut values[..self.count]);
-            token.correct(deltas, values);
-            if rule.one_pass {
-                token.finish(rule, values, sums, deltas);
-            }
-            let following = more.then(|| Token::of(next, next_strength));
-            let next_key = following.as_ref().map(|token| token.decayed_key);
-            let first = match rule.one_pass {
-                true => following.as_ref().map(|token| token.decayed_query),
-                false => Some(token.query),
-            };
-            let (Token { key, decay, .. }, factors) = (token, [first, next_key]);
-            simd::arch().dispatch(Advance { from: None, state, key, decay, factors, deltas, sums });
-            if !rule.one_pass {
-                values.iter_mut().zip(&*sums).for_each(|(y, sum)| *y = *sum * rule.scale);
-            }
-            // SAFETY: blocks are shared out among the workers, each to one.
-            unsafe { rule.call.results[0].store(place, self.first, &values[..self.count]) }
-            self.store_state(rule, number + 1, state, length);
-            std::mem::swap(&mut this, &mut next);
-            strength = next_strength;
+    /// Any number of tokens, on a turned copy of the rows.
+    fn run_all(&self, rule: &Rule<'_>, length: usize, parts: &mut Parts<'_>) {
+        self.load_state(rule, length, parts);
+        self.store_state(rule, 0, length, parts);
+        let mut first = 0;
+        while first < rule.tokens {
+            let end = self.chunk_end(rule, first);
+            self.advance(rule, first..end, length, parts);
+            self.store_state(rule, end, length, parts);
+            first = end;
         }
     }
 
-    /// The vectors of a token, one after the other; what lies past a row's end stays as it is.
-    fn load_token(&self, rule: &Rule<'_>, token: usize, vectors: &mut [f32]) -> Strength {
-        let (size, inputs, length) = (rule.size, &rule.call.inputs, vectors.len() / TOKEN_VECTORS);
-        let (key, rest) = vectors.split_at_mut(length);
-        let (query, rest) = rest.split_at_mut(length);
-        let (decay, rest) = rest.split_at_mut(length);
-        let (decayed_key, decayed_query) = rest.split_at_mut(length);
-        let (place, key_place) = ([self.head, token, self.sequence], [self.key_head, token, self.sequence]);
-        inputs[1].load(key_place, 0, &mut query[..size]);
-        inputs[2].load(key_place, 0, &mut key[..size]);
-        let one_gate = inputs[4].ne()[0] == 1;
-        inputs[4].load(place, 0, &mut decay[..if one_gate { 1 } else { size }]);
-        let one_pass = rule.one_pass;
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                if one_gate {
-                    let decay_of_all = math::exp(decay[0]);
-                    decay[..size].fill(decay_of_all);
-                } else {
-                    decay[..size].iter_mut().for_each(|gate| *gate = math::exp(*gate));
-                }
-                multiply(decayed_key, key, decay);
-                if one_pass {
-                    multiply(decayed_query, query, decay);
-                }
-            },
-        );
-        let mut beta = [0.0];
-        inputs[5].load(place, 0, &mut beta);
-        let mut strength = Strength { beta: beta[0], key_query: 0.0 };
-        if one_pass && strength.beta != 0.0 {
-            strength.key_query = simd::arch().dispatch(Product(key, query));
-        }
-        if strength.beta == 0.0 {
-            key[..size].fill(-0.0);
-        }
-        strength
+    /// Where the chunk that starts with token `first` ends: where a result wants the state, at the latest.
+    fn chunk_end(&self, rule: &Rule<'_>, first: usize) -> usize {
+        let last = (first + CHUNK).min(rule.tokens);
+        // Results 1, 2, … hold the state after all tokens, all but one, …
+        let wanted = (rule.tokens + 2).saturating_sub(rule.call.results.len());
+        last.min(wanted.max(first + 1))
     }
 
-    fn load_state(&self, rule: &Rule<'_>, state: &mut [f32], length: usize) {
-        let slot = usize::try_from(rule.id(self.sequence));
-        if slot.is_err() || state.len() != self.count * rule.size {
-            state.fill(0.0);
+    /// A chunk of tokens, block after block.
+    fn advance(&self, rule: &Rule<'_>, chunk: Range<usize>, length: usize, parts: &mut Parts<'_>) {
+        // One more than the chunk: the last pass over it forms the sums of the token after it.
+        let ahead = chunk.start..(chunk.end + 1).min(rule.tokens);
+        let mut strengths = [Strength::default(); CHUNK + 1];
+        self.load_strengths(rule, ahead.start, &mut strengths[..ahead.len()]);
+        let slot = TOKEN_VECTORS * length;
+        for (token, vectors) in ahead.clone().zip(parts.vectors.chunks_exact_mut(slot)) {
+            self.load_vectors(rule, token, vectors);
         }
-        let Ok(slot) = slot else { return };
-        for (row, target) in state.chunks_exact_mut(length).take(self.count).enumerate() {
-            rule.call.inputs[0].load([self.first + row, self.head, slot], 0, &mut target[..rule.size]);
+        let mut tokens = [Token::default(); CHUNK + 1];
+        let slots = parts.vectors.chunks_exact(slot).zip(strengths);
+        for ((number, target), (vectors, strength)) in ahead.clone().zip(&mut tokens).zip(slots) {
+            *target = self.token(rule, number, vectors, parts.nothing, strength);
+        }
+        let stride = self.count.next_multiple_of(UNIT);
+        for (token, values) in chunk.clone().zip(parts.values.chunks_exact_mut(stride)) {
+            let values = &mut values[..self.count];
+            rule.call.inputs[3].load([self.head, token, self.sequence], self.first, values);
+        }
+        let rows = 2 * tile::lanes();
+        let blocks = parts.state.chunks_exact_mut(rows * length).zip(parts.sums.chunks_exact_mut(2 * rows));
+        for (index, (block, sums)) in blocks.take(self.count.div_ceil(rows)).enumerate() {
+            simd::arch().dispatch(Prompt {
+                block,
+                tokens: &tokens[..ahead.len()],
+                more: ahead.end > chunk.end,
+                fresh: chunk.start == 0,
+                one_pass: rule.one_pass,
+                scale: rule.scale,
+                sums,
+                values: &mut parts.values[index * rows..],
+                stride,
+            });
+        }
+        for (token, values) in chunk.zip(parts.values.chunks_exact(stride)) {
+            let y = &rule.call.results[0];
+            // SAFETY: rows are shared out among the workers, each to one.
+            unsafe { y.store([self.head, token, self.sequence], self.first, &values[..self.count]) }
+        }
+    }
+
+    fn load_state(&self, rule: &Rule<'_>, length: usize, parts: &mut Parts<'_>) {
+        let Ok(slot) = usize::try_from(rule.id(self.sequence)) else {
+            parts.state.fill(0.0);
+            return;
+        };
+        let lanes = tile::lanes();
+        for (first, block, vector) in self.vectors(lanes) {
+            let block = &mut parts.state[block * 2 * lanes * length..][..2 * lanes * length];
+            let count = lanes.min(self.count.saturating_sub(first));
+            let place = [self.first + first, self.head, slot];
+            let direct = rule.call.inputs[0].f32_rows(place, count);
+            if let Some(rows) = direct.filter(|rows| rows.len() == lanes * length) {
+                // Turning takes a little of many lines at a time, which memory is slow at.
+                let following = [place[0] + lanes, self.head, slot];
+                let count = lanes.min(self.count.saturating_sub(first + lanes));
+                prefetch::to_read(rule.call.inputs[0].f32_rows(following, count).unwrap_or_default());
+                simd::arch().dispatch(Turn::In { rows, block, vectors: 2, vector, order: Order::Tree });
+                continue;
+            }
+            let rows = &mut parts.staged[..lanes * length];
+            rows.fill(0.0);
+            for (row, target) in rows.chunks_exact_mut(length).take(count).enumerate() {
+                let place = [place[0] + row, self.head, slot];
+                rule.call.inputs[0].load(place, 0, &mut target[..rule.size]);
+            }
+            simd::arch().dispatch(Turn::In { rows, block, vectors: 2, vector, order: Order::Tree });
         }
     }
 
     /// Writes the state to the result that wants it after `tokens_done` tokens, if one does.
-    fn store_state(&self, rule: &Rule<'_>, tokens_done: usize, state: &[f32], length: usize) {
+    fn store_state(&self, rule: &Rule<'_>, tokens_done: usize, length: usize, parts: &mut Parts<'_>) {
         let index = rule.tokens - tokens_done + 1;
         let Some(result) = rule.call.results.get(index) else { return };
-        for (row, values) in state.chunks_exact(length).take(self.count).enumerate() {
-            // SAFETY: blocks are shared out among the workers, each to one.
-            unsafe { result.store([self.first + row, self.head, self.sequence], 0, &values[..rule.size]) }
+        let lanes = tile::lanes();
+        for (first, block, vector) in self.vectors(lanes) {
+            let block = &parts.state[block * 2 * lanes * length..][..2 * lanes * length];
+            let count = lanes.min(self.count.saturating_sub(first));
+            let place = [self.first + first, self.head, self.sequence];
+            // SAFETY: rows are shared out among the workers, each to one.
+            let direct = unsafe { result.f32_rows(place, count) };
+            if let Some(rows) = direct.filter(|rows| rows.len() == lanes * length) {
+                prefetch::to_write(rows);
+                simd::arch().dispatch(Turn::Out { rows, block, vectors: 2, vector, order: Order::Tree });
+                continue;
+            }
+            let rows = &mut parts.staged[..lanes * length];
+            simd::arch().dispatch(Turn::Out { rows, block, vectors: 2, vector, order: Order::Tree });
+            for (row, values) in rows.chunks_exact(length).take(count).enumerate() {
+                let place = [place[0] + row, self.head, self.sequence];
+                // SAFETY: rows are shared out among the workers, each to one.
+                unsafe { result.store(place, 0, &values[..rule.size]) }
+            }
         }
     }
-}
 
-#[inline(always)]
-fn multiply(products: &mut [f32], a: &[f32], b: &[f32]) {
-    for ((product, a), b) in products.iter_mut().zip(a).zip(b) {
-        *product = a * b;
+    /// Of each vector of rows: its first row, its block, and its place there.
+    fn vectors(&self, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        (0..2 * self.count.div_ceil(2 * lanes)).map(move |index| (index * lanes, index / 2, index % 2))
     }
 }

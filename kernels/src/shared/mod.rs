@@ -11,3 +11,5 @@ pub mod prefetch;
 pub mod reduce;
 pub mod simd;
 pub mod stream;
+pub mod tile;
+pub mod vector;

@@ -138,7 +138,7 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
 }
 
 /// Sums below lose squares that round to 0, sums above may have become infinite.
-const SQUARES_SAFE: std::ops::Range<f32> = 1e-28..1e38;
+pub const SQUARES_SAFE: std::ops::Range<f32> = 1e-28..1e38;
 
 /// The largest element; NaN is passed over, and −∞ is the largest of nothing.
 pub fn max(values: &[f32]) -> f32 {

@@ -6,7 +6,8 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In};
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::{simd, vector};
+use pulp::{Simd, WithSimd};
 use ssmgraph_ops::{Layout, OpError, SsmConv};
 use std::ops::Range;
 
@@ -132,15 +133,46 @@ fn slide(inputs: &[f32], taps: &[f32], tile: &mut [f32], tokens: usize) {
 
 /// Adds the bias and applies SiLU, where asked for.
 pub(crate) fn finish(row: &mut [f32], bias: Option<&[f32]>, silu: bool) {
-    simd::vectorize(
-        #[inline(always)]
-        || {
+    match silu {
+        true => simd::arch().dispatch(Silu { row, bias }),
+        false => {
             if let Some(bias) = bias {
                 row.iter_mut().zip(bias).for_each(|(value, offset)| *value += offset);
             }
-            if silu {
-                row.iter_mut().for_each(|value| *value = math::silu(*value));
-            }
-        },
-    );
+        }
+    }
+}
+
+struct Silu<'a> {
+    row: &'a mut [f32],
+    bias: Option<&'a [f32]>,
+}
+
+impl WithSimd for Silu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Silu { row, bias } = self;
+        let (values, rest) = S::as_mut_simd_f32s(row);
+        let (offsets, rest_offsets) = S::as_simd_f32s(bias.unwrap_or_default());
+        for (value, offset) in values.iter_mut().zip(offsets) {
+            *value = simd.add_f32s(*value, *offset);
+        }
+        let (pairs, singles) = values.as_chunks_mut::<2>();
+        for pair in pairs {
+            *pair = vector::silu(simd, *pair);
+        }
+        for value in singles {
+            [*value] = vector::silu(simd, [*value]);
+        }
+        if rest.is_empty() {
+            return;
+        }
+        let mut last = simd.partial_load_f32s(rest);
+        if bias.is_some() {
+            last = simd.add_f32s(last, simd.partial_load_f32s(rest_offsets));
+        }
+        simd.partial_store_f32s(rest, vector::silu(simd, [last])[0]);
+    }
 }

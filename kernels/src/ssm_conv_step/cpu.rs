@@ -1,21 +1,28 @@
-//! Blocks of up to 64 channels of one sequence. Channels are innermost in x and y, so a block keeps its inputs
-//! as rows over channels: the window, turned once on the way in and out, and then up to 16 tokens of x. Vectors
-//! run along the channels; every sum starts with tap 0 and adds the taps in order, as in `ssm_conv`, so that
-//! neither tokens per call nor workers change a bit.
+//! Blocks of channels of one sequence, token by token. Channels are innermost in x and y, so vectors run along them
+//! and the taps read x where it lies, a row for each; only the window and the taps, which lie channel by channel, are
+//! turned into rows first. A new input is asked of memory while the token before it is computed. Tokens of a block
+//! need nothing of each other but x, so they too are shared out among the workers.
+//!
+//! Every sum starts with tap 0 and adds the taps in order, as in `ssm_conv`, so that neither tokens per call nor
+//! workers change a bit. Memory limits it with SiLU or without: its vector takes some twenty cycles, about what the
+//! way of two cache lines from memory and back takes.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Out};
 use crate::shared::pool::Worker;
-use crate::shared::simd;
+use crate::shared::{prefetch, simd};
 use crate::ssm_conv::cpu::finish;
+use smallvec::SmallVec;
 use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Define, Layout, OpError, SsmConvStep};
 use std::ops::Range;
 
-/// Channels of a block.
-const CHANNELS: usize = 64;
-/// Tokens that lie in a block at once.
+/// Channels of a block: the rows and taps of a token are a third of the first-level cache.
+const CHANNELS: usize = 512;
+/// Tokens that are shared out together, and that are copied together where x cannot be read as it lies.
 const TOKENS: usize = 16;
+/// Widths up to this need no memory for their list of rows.
+const WIDTH_USUAL: usize = 8;
 
 impl CpuKernel for SsmConvStep {
     fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
@@ -23,9 +30,9 @@ impl CpuKernel for SsmConvStep {
     }
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
-        let sums = results[0].elements().saturating_mul(4 + inputs[2].ne[0]) / 8;
+        let sums = results[0].elements().saturating_mul(4 + inputs[2].ne[0]) / 16;
         let windows = results[1..].iter().fold(0, |sum: usize, state| sum.saturating_add(state.elements()));
-        sums.saturating_add(windows).saturating_add(inputs[2].elements() / 2)
+        sums.saturating_add(windows).saturating_add(inputs[2].elements() / 4)
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
@@ -33,7 +40,7 @@ impl CpuKernel for SsmConvStep {
         let (block, width) = (channels.min(CHANNELS), inputs[2].ne[0]);
         // Without sequences there are no windows that would bound the width.
         let idle = sequences == 0 || results.iter().all(Layout::is_empty);
-        let floats = || block.saturating_mul(width.saturating_mul(3).saturating_add(TOKENS + 1));
+        let floats = || block.saturating_mul(width.saturating_mul(4).saturating_add(TOKENS + 1));
         Scratch { shared_bytes: 0, own_floats: if idle { 0 } else { floats() } }
     }
 
@@ -42,10 +49,16 @@ impl CpuKernel for SsmConvStep {
         if call.results.iter().all(|result| result.layout().is_empty()) {
             return Ok(());
         }
-        let blocks = conv.channels.div_ceil(CHANNELS);
-        for unit in worker.share(blocks * conv.sequences) {
-            let first = unit % blocks * CHANNELS;
-            conv.run(first..conv.channels.min(first + CHANNELS), unit / blocks, own)?;
+        let (blocks, pieces) = (conv.channels.div_ceil(CHANNELS), conv.tokens.div_ceil(TOKENS).max(1));
+        let mut share = worker.share(blocks * conv.sequences * pieces);
+        while let Some(unit) = share.next() {
+            let together = (pieces - unit % pieces).min(share.len() + 1);
+            let first = unit % pieces * TOKENS;
+            let tokens = first..(first + together * TOKENS).min(conv.tokens);
+            let channel = unit / pieces % blocks * CHANNELS;
+            let channels = channel..conv.channels.min(channel + CHANNELS);
+            conv.run(channels, tokens, unit / (blocks * pieces), own)?;
+            share.start += together - 1;
         }
         Ok(())
     }
@@ -76,79 +89,117 @@ impl<'a> Conv<'a> {
         checked_row(self.op.name(), "ids", [sequence, 0, 0], ids.int(sequence, [0; 3]), rows)
     }
 
-    /// A block of channels of one sequence, from its start to its snapshots.
-    fn run(&self, channels: Range<usize>, sequence: usize, own: &mut [f32]) -> Result<(), OpError> {
+    /// Some tokens of a block of channels of one sequence; with the last token, its snapshots.
+    fn run(
+        &self,
+        channels: Range<usize>,
+        tokens: Range<usize>,
+        sequence: usize,
+        own: &mut [f32],
+    ) -> Result<(), OpError> {
         let (count, past) = (channels.len(), self.width - 1);
-        let (inputs, own) = own.split_at_mut((past + TOKENS) * count);
+        let (copies, own) = own.split_at_mut((past + TOKENS) * count);
+        let (window, own) = own.split_at_mut(past * count);
         let (taps, own) = own.split_at_mut(self.width * count);
         let (columns, own) = own.split_at_mut(self.width * count);
-        let sums = &mut own[..count];
-        let mut offsets = [0.0; CHANNELS];
         let offsets = self.op.bias.then(|| {
-            self.call.inputs[3].load([0; 3], channels.start, &mut offsets[..count]);
-            &offsets[..count]
+            self.call.inputs[3].load([0; 3], channels.start, &mut own[..count]);
+            &own[..count]
         });
-        load_columns(&self.call.inputs[2], 0, channels.clone(), columns);
-        columns_to_rows(columns, taps, self.width);
-        let (window, columns) = (&mut inputs[..past * count], &mut columns[..past * count]);
+        load_rows(&self.call.inputs[2], 0, channels.clone(), columns, taps);
         match self.start(sequence)? {
-            Some(row) => {
-                load_columns(&self.call.inputs[0], row, channels.clone(), columns);
-                columns_to_rows(columns, window, past);
-            }
+            Some(row) => load_rows(&self.call.inputs[0], row, channels.clone(), columns, window),
             None => window.fill(0.0),
         }
-        let mut keep = |tokens_done: usize, window: &[f32]| {
-            let Some(index) = self.snapshot_after(tokens_done) else { return };
-            rows_to_columns(window, columns, past);
-            // SAFETY: blocks are shared out among the workers, each to one.
-            unsafe { store_columns(&self.call.results[index], sequence, channels.clone(), columns) }
-        };
-        keep(0, window);
-        for first in (0..self.tokens).step_by(TOKENS) {
-            let tokens = TOKENS.min(self.tokens - first);
-            for (token, row) in inputs[past * count..].chunks_exact_mut(count).take(tokens).enumerate() {
-                self.call.inputs[1].load([first + token, sequence, 0], channels.start, row);
-            }
-            for token in 0..tokens {
-                let seen = &inputs[token * count..][..self.width * count];
-                add_taps(seen, taps, sums);
-                finish(sums, offsets, self.op.silu);
+        let inputs = Inputs { x: &self.call.inputs[1], window, channels: channels.clone(), sequence, past };
+        if tokens.end == self.tokens {
+            for back in 0..self.call.results.len() - 1 {
+                let (rows, columns) = (&mut copies[..past * count], &mut columns[..past * count]);
+                inputs.copy(self.tokens - back, rows);
+                let result = &self.call.results[back + 1];
                 // SAFETY: blocks are shared out among the workers, each to one.
-                unsafe { self.call.results[0].store([first + token, sequence, 0], channels.start, sums) }
-                keep(first + token + 1, &seen[count..]);
+                unsafe { store_rows(result, sequence, channels.clone(), columns, rows) }
             }
-            inputs.copy_within(tokens * count..(tokens + past) * count, 0);
+        }
+        let packed = inputs.x.layout().rows_packed();
+        for first in tokens.clone().step_by(TOKENS) {
+            let end = tokens.end.min(first + TOKENS);
+            if !packed {
+                inputs.copy(first, &mut copies[..(past + end - first) * count]);
+            }
+            let copies = (!packed).then_some(&*copies);
+            let row = |place: usize| match copies {
+                Some(copies) => &copies[(place - first) * count..][..count],
+                None => inputs.row(place),
+            };
+            for token in first..end {
+                let rows: SmallVec<[&[f32]; WIDTH_USUAL]> = (token..token + self.width).map(row).collect();
+                if token + 1 < end {
+                    prefetch::to_read(row(token + self.width));
+                }
+                // SAFETY: blocks are shared out among the workers, each to one.
+                let y = unsafe { self.call.results[0].f32_row([token, sequence, 0], channels.clone()) };
+                add_taps(&rows, taps, y);
+                finish(y, offsets, self.op.silu);
+            }
         }
         Ok(())
     }
+}
 
-    /// The index of the state result to write after this many tokens were done, if there is one.
-    fn snapshot_after(&self, tokens_done: usize) -> Option<usize> {
-        let back = self.tokens - tokens_done;
-        (back + 1 < self.call.results.len()).then_some(back + 1)
+/// The window and then the new inputs of a block of channels, as rows that are counted by `place`.
+struct Inputs<'a> {
+    x: &'a In,
+    window: &'a [f32],
+    channels: Range<usize>,
+    sequence: usize,
+    past: usize,
+}
+
+impl Inputs<'_> {
+    /// Where x has packed rows.
+    fn row(&self, place: usize) -> &[f32] {
+        let count = self.channels.len();
+        match place.checked_sub(self.past) {
+            None => &self.window[place * count..][..count],
+            Some(token) => {
+                let row = self.x.f32_row([token, self.sequence, 0]).expect("packed rows");
+                &row[self.channels.clone()]
+            }
+        }
+    }
+
+    /// As many rows from `place` on as `rows` holds.
+    fn copy(&self, place: usize, rows: &mut [f32]) {
+        let count = self.channels.len();
+        for (place, target) in (place..).zip(rows.chunks_exact_mut(count.max(1))) {
+            match place.checked_sub(self.past) {
+                None => target.copy_from_slice(&self.window[place * count..][..count]),
+                Some(token) => self.x.load([token, self.sequence, 0], self.channels.start, target),
+            }
+        }
     }
 }
 
-/// The sums of one token: `inputs` and `taps` are rows over the channels, oldest first.
-fn add_taps(inputs: &[f32], taps: &[f32], sums: &mut [f32]) {
+/// The sums of one token: a row over the channels for each tap, oldest first, and the taps as such rows.
+fn add_taps(rows: &[&[f32]], taps: &[f32], sums: &mut [f32]) {
     let count = sums.len();
     simd::vectorize(
         #[inline(always)]
         || {
-            if inputs.len() == 4 * count {
-                let [x0, x1, x2, x3] = [0, 1, 2, 3].map(|tap| &inputs[tap * count..][..count]);
+            if let &[x0, x1, x2, x3] = rows {
+                let [x0, x1, x2, x3] = [x0, x1, x2, x3].map(|row| &row[..count]);
                 let [w0, w1, w2, w3] = [0, 1, 2, 3].map(|tap| &taps[tap * count..][..count]);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     *sum = x0[c] * w0[c] + x1[c] * w1[c] + x2[c] * w2[c] + x3[c] * w3[c];
                 }
                 return;
             }
-            for (c, sum) in sums.iter_mut().enumerate() {
-                *sum = inputs[c] * taps[c];
+            for ((sum, input), tap) in sums.iter_mut().zip(rows[0]).zip(taps) {
+                *sum = input * tap;
             }
-            for (inputs, taps) in inputs.chunks_exact(count).zip(taps.chunks_exact(count)).skip(1) {
-                for ((sum, input), tap) in sums.iter_mut().zip(inputs).zip(taps) {
+            for (inputs, taps) in rows.iter().zip(taps.chunks_exact(count)).skip(1) {
+                for ((sum, input), tap) in sums.iter_mut().zip(*inputs).zip(taps) {
                     *sum += input * tap;
                 }
             }
@@ -156,27 +207,31 @@ fn add_taps(inputs: &[f32], taps: &[f32], sums: &mut [f32]) {
     );
 }
 
-/// Rows `channels` of plane `plane` of axis 3, one after another.
-fn load_columns(from: &In, plane: usize, channels: Range<usize>, columns: &mut [f32]) {
-    let [height, all, ..] = from.ne();
-    if let Some(flat) = from.flat() {
-        return flat.load([0; 3], (plane * all + channels.start) * height, columns);
-    }
-    for (channel, column) in channels.zip(columns.chunks_exact_mut(height.max(1))) {
-        from.load([channel, 0, plane], 0, column);
+/// Rows `channels` of plane `plane` of axis 3, turned into rows over the channels; `columns` is room as large.
+fn load_rows(from: &In, plane: usize, channels: Range<usize>, columns: &mut [f32], rows: &mut [f32]) {
+    let (height, columns) = (from.ne()[0], &mut columns[..rows.len()]);
+    match from.f32_rows([channels.start, 0, plane], channels.len()) {
+        Some(columns) => columns_to_rows(columns, rows, height),
+        None => {
+            for (channel, column) in channels.zip(columns.chunks_exact_mut(height.max(1))) {
+                from.load([channel, 0, plane], 0, column);
+            }
+            columns_to_rows(columns, rows, height);
+        }
     }
 }
 
-/// The reverse of [`load_columns`].
+/// The reverse of [`load_rows`].
 ///
 /// # Safety
 /// No other worker touches these rows until the next barrier.
-unsafe fn store_columns(to: &Out, plane: usize, channels: Range<usize>, columns: &[f32]) {
-    let [height, all, ..] = to.ne();
-    if let Some(flat) = to.flat() {
-        // SAFETY: by the function's contract.
-        return unsafe { flat.store([0; 3], (plane * all + channels.start) * height, columns) };
+unsafe fn store_rows(to: &Out, plane: usize, channels: Range<usize>, columns: &mut [f32], rows: &[f32]) {
+    let height = to.ne()[0];
+    // SAFETY: by the function's contract.
+    if let Some(columns) = unsafe { to.f32_rows([channels.start, 0, plane], channels.len()) } {
+        return rows_to_columns(rows, columns, height);
     }
+    rows_to_columns(rows, columns, height);
     for (channel, column) in channels.zip(columns.chunks_exact(height.max(1))) {
         // SAFETY: by the function's contract.
         unsafe { to.store([channel, 0, plane], 0, column) }
@@ -185,16 +240,49 @@ unsafe fn store_columns(to: &Out, plane: usize, channels: Range<usize>, columns:
 
 /// Turns `height` numbers of each channel, one channel after another, into `height` rows over the channels.
 fn columns_to_rows(columns: &[f32], rows: &mut [f32], height: usize) {
-    let count = rows.len() / height.max(1);
-    for (place, row) in rows.chunks_exact_mut(count.max(1)).enumerate() {
-        row.iter_mut().zip(columns[place..].iter().step_by(height)).for_each(|(to, from)| *to = *from);
+    simd::vectorize(
+        #[inline(always)]
+        || match height {
+            // With a constant height the loops become shuffles of vectors.
+            3 => turn_columns::<3>(columns, rows),
+            4 => turn_columns::<4>(columns, rows),
+            _ => {
+                let count = rows.len() / height.max(1);
+                for (place, row) in rows.chunks_exact_mut(count.max(1)).enumerate() {
+                    let column = columns[place..].iter().step_by(height);
+                    row.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
+                }
+            }
+        },
+    );
+}
+
+#[inline(always)]
+fn turn_columns<const HEIGHT: usize>(columns: &[f32], rows: &mut [f32]) {
+    let columns = columns.as_chunks::<HEIGHT>().0;
+    let mut rows = rows.chunks_exact_mut(columns.len().max(1));
+    let rows: [&mut [f32]; HEIGHT] = std::array::from_fn(|_| rows.next().unwrap_or_default());
+    for place in 0..HEIGHT {
+        rows[place].iter_mut().zip(columns).for_each(|(to, column)| *to = column[place]);
     }
 }
 
 /// The reverse of [`columns_to_rows`].
 fn rows_to_columns(rows: &[f32], columns: &mut [f32], height: usize) {
-    let count = rows.len() / height.max(1);
-    for (place, row) in rows.chunks_exact(count.max(1)).enumerate() {
-        columns[place..].iter_mut().step_by(height).zip(row).for_each(|(to, from)| *to = *from);
-    }
+    simd::vectorize(
+        #[inline(always)]
+        || match rows.chunks_exact((rows.len() / height.max(1)).max(1)).collect::<SmallVec<[_; 3]>>()[..] {
+            [a, b, c] => {
+                for (((column, a), b), c) in columns.as_chunks_mut::<3>().0.iter_mut().zip(a).zip(b).zip(c) {
+                    *column = [*a, *b, *c];
+                }
+            }
+            ref rows => {
+                for (place, row) in rows.iter().enumerate() {
+                    let column = columns[place..].iter_mut().step_by(height);
+                    column.zip(*row).for_each(|(to, from)| *to = *from);
+                }
+            }
+        },
+    );
 }

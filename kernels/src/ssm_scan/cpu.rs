@@ -17,8 +17,8 @@ impl CpuKernel for SsmScan {
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
         let state = results[1].elements();
-        let per_token = if decays_per_head(&inputs[3]) { state / 8 } else { state };
-        per_token.saturating_mul(inputs[1].ne[2]).saturating_add(state / 2)
+        let per_token = if decays_per_head(&inputs[3]) { state / 16 } else { state / 4 };
+        per_token.saturating_mul(inputs[1].ne[2]).saturating_add(state / 4)
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
@@ -69,28 +69,30 @@ impl<'a> Scan<'a> {
         self.call.inputs[6].int(sequence, [0; 3])
     }
 
-    /// Copies the state row that a sequence starts from; zeros when it starts from none.
-    pub fn load_start(&self, row: usize, head: usize, sequence: usize, target: &mut [f32]) {
-        match usize::try_from(self.id(sequence)) {
-            Ok(slot) => self.call.inputs[0].load([row, head, slot], 0, target),
-            Err(_) => target.fill(0.0),
-        }
+    /// The row of the pool that a sequence starts from, if any.
+    pub fn slot(&self, sequence: usize) -> Option<usize> {
+        usize::try_from(self.id(sequence)).ok()
     }
 
-    /// B and C of one token and group, where they lie if they are packed and otherwise copied into
-    /// `buffers`, which hold `states` elements twice.
+    /// B and C of one token and group, with zeros up to `length`: where they lie if they are packed and as long, and
+    /// otherwise copied into `buffers`, which hold `length` elements twice.
     pub fn projections<'b>(
         &'b self,
-        [group, token, sequence]: Row,
+        row: Row,
+        length: usize,
         buffers: &'b mut [f32],
     ) -> (&'b [f32], &'b [f32]) {
-        let (for_b, rest) = buffers.split_at_mut(self.states);
-        let for_c = &mut rest[..self.states];
-        let row = [group, token, sequence];
+        let (for_b, for_c) = buffers.split_at_mut(length);
         (
             packed_or_copied(&self.call.inputs[4], row, for_b),
-            packed_or_copied(&self.call.inputs[5], row, for_c),
+            packed_or_copied(&self.call.inputs[5], row, &mut for_c[..length]),
         )
+    }
+
+    /// After how many tokens a result wants the state for the first time.
+    pub fn first_snapshot(&self) -> usize {
+        // Results 1, 2, … hold the state after all tokens, all but one, …
+        (self.tokens + 2).saturating_sub(self.call.results.len())
     }
 
     /// The index of the state result to write after this many tokens were done, if there is one.
@@ -101,10 +103,12 @@ impl<'a> Scan<'a> {
 }
 
 fn packed_or_copied<'b>(x: &'b In, row: Row, buffer: &'b mut [f32]) -> &'b [f32] {
-    match x.f32_row(row) {
+    match x.f32_row(row).filter(|values| values.len() == buffer.len()) {
         Some(values) => values,
         None => {
-            x.load(row, 0, buffer);
+            let (values, padding) = buffer.split_at_mut(x.ne()[0]);
+            x.load(row, 0, values);
+            padding.fill(0.0);
             buffer
         }
     }

@@ -1,108 +1,242 @@
-//! Mamba-2: one decay per head and token. Vectors run along the state elements of a row, as they lie in
-//! memory; [`ROWS`] rows of a head stay in the first-level cache over all tokens.
+//! Mamba-2: one decay per head and token.
+//!
+//! Of a prompt, the rows of a head are copied and turned (see [`crate::shared::tile`]), so that a token's sums need no
+//! shuffles; a block of two vectors of rows stays in the first-level cache over all tokens. An element takes three
+//! operations a token, a load and a store, all of which bind about equally. A single token is computed on the rows
+//! where they lie, vectors along them, and written where they go, as fast as memory is. Both add in the same order, so
+//! that tokens may be split over calls anywhere without changing a bit.
 
 use super::cpu::Scan;
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::tile::{self, Halves, LANES_MAX, Order, Tree, Turn, fold, lane_at};
+use crate::shared::{math, prefetch, simd};
 use pulp::{Simd, WithSimd};
+use std::ops::Range;
 
-/// Rows of a head computed together.
-const ROWS: usize = 16;
-/// Tokens whose steps and decays are computed together.
-const STEPS: usize = 64;
+/// Most rows of a head that are shared out together: their x of a token is four cache lines.
+const ROWS: usize = 64;
+/// Rows that are shared out together where there would be few pieces of [`ROWS`]: two of the longest vectors.
+const ROWS_OF_FEW: usize = 32;
+/// Pieces for each worker that are not few.
+const PIECES: usize = 4;
+/// Tokens whose inputs are copied and steps computed together.
+const TOKENS: usize = 16;
+/// Rows of a single token that are computed together: as many as fold in one tree.
+const GROUP: usize = 16;
 
-/// Scratch for rows of `states` elements: the states, and copies of B and C.
+/// Length of a row of state elements with its padding.
+fn padded(states: usize) -> usize {
+    states.next_multiple_of(LANES_MAX)
+}
+
+/// Scratch for rows of `states` elements: the states, rows on their way, and copies of B and C.
 pub fn own_floats(states: usize) -> usize {
-    states * (ROWS + 2)
+    padded(states) * (ROWS + LANES_MAX + 2 * TOKENS) + LANES_MAX
 }
 
 /// This worker's share: blocks of rows of one head.
 pub fn run(scan: &Scan<'_>, worker: &Worker<'_>, own: &mut [f32]) {
-    let blocks = scan.head_dim.div_ceil(ROWS);
+    // Vectors that cross cache lines would take twice the time.
+    let aligned = own.as_ptr().align_offset(LANES_MAX * size_of::<f32>()).min(LANES_MAX).min(own.len());
+    let own = &mut own[aligned..];
+    let pieces = scan.sequences * scan.heads * scan.head_dim.div_ceil(ROWS);
+    let most = if pieces < PIECES * worker.count { ROWS_OF_FEW } else { ROWS };
+    let blocks = scan.head_dim.div_ceil(most);
     for unit in worker.share(scan.sequences * scan.heads * blocks) {
-        let first = unit % blocks * ROWS;
-        let block = Block {
+        let first = unit % blocks * most;
+        let head = unit / blocks % scan.heads;
+        let rows = Rows {
             sequence: unit / (blocks * scan.heads),
-            head: unit / blocks % scan.heads,
+            head,
+            group: head / (scan.heads / scan.groups),
             first,
-            count: ROWS.min(scan.head_dim - first),
+            count: most.min(scan.head_dim - first),
         };
-        block.run(scan, own);
+        rows.run(scan, own);
     }
 }
 
 /// Rows `first..first + count` of one head of one sequence.
-struct Block {
+struct Rows {
     sequence: usize,
     head: usize,
+    group: usize,
     first: usize,
     count: usize,
 }
 
-impl Block {
+/// Inputs of up to [`TOKENS`] tokens.
+struct Tokens<'a> {
+    /// x of each row.
+    inputs: [[f32; ROWS]; TOKENS],
+    /// B and C of each token, padded with zeros.
+    projections: [(&'a [f32], &'a [f32]); TOKENS],
+    /// After softplus.
+    steps: [f32; TOKENS],
+    /// Factors of the state.
+    decays: [f32; TOKENS],
+    count: usize,
+}
+
+impl Rows {
     fn run(&self, scan: &Scan<'_>, own: &mut [f32]) {
-        let (state, projections) = own.split_at_mut(self.count * scan.states);
-        for (row, target) in state.chunks_exact_mut(scan.states.max(1)).enumerate() {
-            scan.load_start(self.first + row, self.head, self.sequence, target);
+        let length = padded(scan.states);
+        let (state, own) = own.split_at_mut(length * ROWS);
+        let (staged, own) = own.split_at_mut(length * LANES_MAX);
+        let (buffers, _) = own.split_at_mut(2 * TOKENS * length);
+        let staged = &mut staged[..length * tile::lanes()];
+        let mut rate = [0.0];
+        scan.call.inputs[3].load([self.head, 0, 0], 0, &mut rate);
+        if let Some((before, after)) = self.in_place(scan) {
+            let tokens = self.load_tokens(scan, 0..1, rate[0], buffers);
+            let mut sums = [0.0; ROWS];
+            simd::arch().dispatch(One { before, after, tokens: &tokens, sums: &mut sums });
+            self.store_sums(scan, 0, &sums);
+            return;
         }
-        self.store_state(scan, 0, state);
-        let mut decay = [0.0];
-        scan.call.inputs[3].load([self.head, 0, 0], 0, &mut decay);
+        self.load_state(scan, state, staged);
+        self.store_state(scan, 0, state, staged);
+        let mut first = 0;
+        while first < scan.tokens {
+            let end = scan.first_snapshot().max(first + 1).min(scan.tokens).min(first + TOKENS);
+            let tokens = self.load_tokens(scan, first..end, rate[0], buffers);
+            let mut sums = [[0.0; ROWS]; TOKENS];
+            let blocks = self.count.div_ceil(2 * tile::lanes());
+            let state = &mut state[..blocks * 2 * tile::lanes() * length];
+            simd::arch().dispatch(Advance { state, length, tokens: &tokens, sums: &mut sums });
+            for (token, sums) in (first..end).zip(&sums) {
+                self.store_sums(scan, token, sums);
+            }
+            self.store_state(scan, end, state, staged);
+            first = end;
+        }
+    }
+
+    /// The rows before and after the call, where a single token may be computed on them as they lie.
+    fn in_place<'a>(&self, scan: &Scan<'a>) -> Option<(&'a [f32], &'a mut [f32])> {
+        let whole = scan.tokens == 1
+            && scan.call.results.len() == 2
+            && scan.states != 0
+            && scan.states == padded(scan.states)
+            && self.count.is_multiple_of(GROUP);
+        let slot = scan.slot(self.sequence).filter(|_| whole)?;
+        let before = scan.call.inputs[0].f32_rows([self.first, self.head, slot], self.count)?;
+        let place = [self.first, self.head, self.sequence];
+        // SAFETY: blocks are shared out among the workers, each to one.
+        let after = unsafe { scan.call.results[1].f32_rows(place, self.count)? };
+        Some((before, after))
+    }
+
+    fn load_tokens<'a>(
+        &self,
+        scan: &'a Scan<'_>,
+        tokens: Range<usize>,
+        rate: f32,
+        buffers: &'a mut [f32],
+    ) -> Tokens<'a> {
+        let mut loaded = Tokens {
+            inputs: [[0.0; ROWS]; TOKENS],
+            projections: [(&[], &[]); TOKENS],
+            steps: [0.0; TOKENS],
+            decays: [0.0; TOKENS],
+            count: tokens.len(),
+        };
         // With the tokens innermost, a head's steps are a row.
         let dt = scan.call.inputs[2].permuted([1, 0, 2, 3]);
-        let group = self.head / (scan.heads / scan.groups);
-        for first in (0..scan.tokens).step_by(STEPS) {
-            let (mut steps, mut decays) = ([0.0; STEPS], [0.0; STEPS]);
-            let tokens = first..scan.tokens.min(first + STEPS);
-            dt.load([self.head, self.sequence, 0], first, &mut steps[..tokens.len()]);
-            steps_and_decays(&mut steps[..tokens.len()], &mut decays, decay[0]);
-            for (token, (step, decay)) in tokens.zip(steps.into_iter().zip(decays)) {
-                let place = [self.head, token, self.sequence];
-                let (mut inputs, mut sums) = ([0.0; ROWS], [0.0; ROWS]);
-                scan.call.inputs[1].load(place, self.first, &mut inputs[..self.count]);
-                let (b, c) = scan.projections([group, token, self.sequence], projections);
-                let inputs = &inputs[..self.count];
-                simd::arch().dispatch(Advance { state, b, c, inputs, step, decay, sums: &mut sums });
-                // SAFETY: blocks are shared out among the workers, each to one.
-                unsafe { scan.call.results[0].store(place, self.first, &sums[..self.count]) }
-                self.store_state(scan, token + 1, state);
+        dt.load([self.head, self.sequence, 0], tokens.start, &mut loaded.steps[..tokens.len()]);
+        for (token, inputs) in tokens.clone().zip(&mut loaded.inputs) {
+            let place = [self.head, token, self.sequence];
+            scan.call.inputs[1].load(place, self.first, &mut inputs[..self.count]);
+        }
+        let length = (buffers.len() / (2 * TOKENS)).max(1);
+        let buffers = buffers.chunks_exact_mut(2 * length);
+        for ((token, target), buffer) in tokens.zip(&mut loaded.projections).zip(buffers) {
+            *target = scan.projections([self.group, token, self.sequence], length, buffer);
+        }
+        let (steps, decays) = (&mut loaded.steps, &mut loaded.decays);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (step, decay) in steps.iter_mut().zip(decays) {
+                    *step = math::softplus(*step);
+                    *decay = math::exp(*step * rate);
+                }
+            },
+        );
+        loaded
+    }
+
+    fn store_sums(&self, scan: &Scan<'_>, token: usize, sums: &[f32; ROWS]) {
+        let place = [self.head, token, self.sequence];
+        // SAFETY: blocks are shared out among the workers, each to one.
+        unsafe { scan.call.results[0].store(place, self.first, &sums[..self.count]) }
+    }
+
+    fn load_state(&self, scan: &Scan<'_>, state: &mut [f32], staged: &mut [f32]) {
+        let Some(slot) = scan.slot(self.sequence) else {
+            state.fill(0.0);
+            return;
+        };
+        let (lanes, order) = (tile::lanes(), Order::Tree);
+        let length = staged.len() / lanes;
+        for (first, block, vector) in self.vectors(lanes) {
+            let block = &mut state[block * 2 * lanes * length..][..2 * lanes * length];
+            let count = lanes.min(self.count.saturating_sub(first));
+            let place = [self.first + first, self.head, slot];
+            let direct = scan.call.inputs[0].f32_rows(place, count);
+            if let Some(rows) = direct.filter(|rows| rows.len() == staged.len()) {
+                prefetch::to_read(rows);
+                simd::arch().dispatch(Turn::In { rows, block, vectors: 2, vector, order });
+                continue;
             }
+            staged.fill(0.0);
+            for (row, target) in staged.chunks_exact_mut(length.max(1)).take(count).enumerate() {
+                let place = [place[0] + row, self.head, slot];
+                scan.call.inputs[0].load(place, 0, &mut target[..scan.states]);
+            }
+            simd::arch().dispatch(Turn::In { rows: staged, block, vectors: 2, vector, order });
         }
     }
 
     /// Writes the states to the result that wants them after `tokens_done` tokens, if one does.
-    fn store_state(&self, scan: &Scan<'_>, tokens_done: usize, state: &[f32]) {
+    fn store_state(&self, scan: &Scan<'_>, tokens_done: usize, state: &[f32], staged: &mut [f32]) {
         let Some(index) = scan.snapshot_after(tokens_done) else { return };
-        for (row, values) in state.chunks_exact(scan.states.max(1)).enumerate() {
+        let result = &scan.call.results[index];
+        let (lanes, order) = (tile::lanes(), Order::Tree);
+        let length = staged.len() / lanes;
+        for (first, block, vector) in self.vectors(lanes).filter(|(first, ..)| *first < self.count) {
+            let block = &state[block * 2 * lanes * length..][..2 * lanes * length];
+            let count = lanes.min(self.count - first);
+            let place = [self.first + first, self.head, self.sequence];
             // SAFETY: blocks are shared out among the workers, each to one.
-            unsafe { scan.call.results[index].store([self.first + row, self.head, self.sequence], 0, values) }
+            let direct = unsafe { result.f32_rows(place, count) };
+            if let Some(rows) = direct.filter(|rows| rows.len() == staged.len()) {
+                prefetch::to_write(rows);
+                simd::arch().dispatch(Turn::Out { rows, block, vectors: 2, vector, order });
+                continue;
+            }
+            simd::arch().dispatch(Turn::Out { rows: &mut *staged, block, vectors: 2, vector, order });
+            for (row, values) in staged.chunks_exact(length.max(1)).take(count).enumerate() {
+                let place = [place[0] + row, self.head, self.sequence];
+                // SAFETY: blocks are shared out among the workers, each to one.
+                unsafe { result.store(place, 0, &values[..scan.states]) }
+            }
         }
+    }
+
+    /// Of each vector of rows: its first row, its block, and its place there.
+    fn vectors(&self, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        (0..2 * self.count.div_ceil(2 * lanes)).map(move |index| (index * lanes, index / 2, index % 2))
     }
 }
 
-/// Turns raw steps into softplus of them, and into the factors of the state.
-fn steps_and_decays(steps: &mut [f32], decays: &mut [f32; STEPS], decay: f32) {
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            for (step, factor) in steps.iter_mut().zip(decays) {
-                *step = math::softplus(*step);
-                *factor = math::exp(*step * decay);
-            }
-        },
-    );
-}
-
-/// One token of a block of rows: updates the states and writes y. A step of 0 leaves the states alone to the
-/// bit.
+/// Tokens on turned blocks: updates the states and writes y. A step of 0 leaves the states alone to the bit.
 struct Advance<'a> {
     state: &'a mut [f32],
-    b: &'a [f32],
-    c: &'a [f32],
-    inputs: &'a [f32],
-    step: f32,
-    decay: f32,
-    sums: &'a mut [f32; ROWS],
+    /// Elements of a row with its padding.
+    length: usize,
+    tokens: &'a Tokens<'a>,
+    sums: &'a mut [[f32; ROWS]; TOKENS],
 }
 
 impl WithSimd for Advance<'_> {
@@ -110,67 +244,132 @@ impl WithSimd for Advance<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Advance { state, b, c, inputs, step, decay, sums } = self;
-        if step == 0.0 {
-            for (row, sum) in state.chunks_exact(c.len().max(1)).zip(sums) {
-                *sum = dot(simd, row, c);
-            }
-            return;
-        }
-        // Rows in fours share the loads of b and c; each row has the same operations as it would have alone.
-        let mut fours = state.chunks_exact_mut((4 * c.len()).max(1));
-        let mut place = 0;
-        for four in &mut fours {
-            let inputs = std::array::from_fn(|row| inputs[place + row] * step);
-            sums[place..place + 4].copy_from_slice(&move_rows::<S, 4>(simd, four, b, c, inputs, decay));
-            place += 4;
-        }
-        for row in fours.into_remainder().chunks_exact_mut(c.len().max(1)) {
-            [sums[place]] = move_rows(simd, row, b, c, [inputs[place] * step], decay);
-            place += 1;
+        // Two lanes at once start and end the loop over a row half as often.
+        match S::F32_LANES > 1 {
+            true => advance::<S, 2>(simd, self),
+            false => advance::<S, 1>(simd, self),
         }
     }
 }
 
-/// For each of R rows, s ← s · decay + b · input; returns Σ s · c. Vectors first, one running sum per row,
-/// then the elements that fill no vector.
 #[inline(always)]
-fn move_rows<S: Simd, const R: usize>(
+fn advance<S: Simd, const K: usize>(simd: S, advance: Advance<'_>) {
+    let Advance { state, length, tokens, sums } = advance;
+    let blocks = S::as_mut_simd_f32s(state).0.as_chunks_mut::<2>().0;
+    for (number, pairs) in blocks.chunks_exact_mut(length.max(1)).enumerate() {
+        for token in 0..tokens.count {
+            let (inputs, _) = S::as_simd_f32s(&tokens.inputs[token]).0.as_chunks::<2>();
+            let step = simd.splat_f32s(tokens.steps[token]);
+            let inputs = inputs[number].map(|input| simd.mul_f32s(input, step));
+            let decay = simd.splat_f32s(tokens.decays[token]);
+            let (b, c) = tokens.projections[token];
+            let whole = match tokens.steps[token] == 0.0 {
+                true => pass::<S, K, false>(simd, pairs, b, c, inputs, decay),
+                false => pass::<S, K, true>(simd, pairs, b, c, inputs, decay),
+            };
+            S::as_mut_simd_f32s(&mut sums[token]).0.as_chunks_mut::<2>().0[number] = whole;
+        }
+    }
+}
+
+/// s ← s · decay + b · input where the states move; returns Σ s · c.
+#[inline(always)]
+fn pass<S: Simd, const K: usize, const MOVES: bool>(
     simd: S,
-    rows: &mut [f32],
+    pairs: &mut [[S::f32s; 2]],
     b: &[f32],
     c: &[f32],
-    inputs: [f32; R],
-    decay: f32,
-) -> [f32; R] {
-    let ((bs, b_rest), (cs, c_rest)) = (S::as_simd_f32s(b), S::as_simd_f32s(c));
-    let (wide_inputs, wide_decay) = (inputs.map(|input| simd.splat_f32s(input)), simd.splat_f32s(decay));
-    let mut wide_sums = [simd.splat_f32s(0.0); R];
-    let mut sums = [0.0; R];
-    let mut rows = rows.chunks_exact_mut(c.len());
-    let rows: [_; R] = std::array::from_fn(|_| S::as_mut_simd_f32s(rows.next().expect("R whole rows")));
-    for (place, (&b, &c)) in bs.iter().zip(cs).enumerate() {
-        for row in 0..R {
-            let value = &mut rows[row].0[place];
-            *value = simd.mul_add_e_f32s(b, wide_inputs[row], simd.mul_f32s(*value, wide_decay));
-            wide_sums[row] = simd.mul_add_e_f32s(*value, c, wide_sums[row]);
+    inputs: [S::f32s; 2],
+    decay: S::f32s,
+) -> [S::f32s; 2] {
+    let across = pairs.len() / S::F32_LANES;
+    let mut tree = Tree::<S, 2>::new(simd);
+    let mut whole = [simd.splat_f32s(0.0); 2];
+    for (place, pairs) in pairs.chunks_exact_mut((K * across).max(1)).enumerate() {
+        let lanes: [usize; K] = std::array::from_fn(|part| lane_at::<S>(place * K + part));
+        let mut pairs = pairs.chunks_exact_mut(across);
+        let pairs: [&mut [[S::f32s; 2]]; K] = std::array::from_fn(|_| pairs.next().expect("K parts"));
+        let mut sums = [[simd.splat_f32s(0.0); 2]; K];
+        let projections = b.chunks_exact(S::F32_LANES).zip(c.chunks_exact(S::F32_LANES));
+        for (index, (bs, cs)) in projections.enumerate() {
+            for part in 0..K {
+                let lane = lanes[part];
+                let (b, c) = (simd.splat_f32s(bs[lane]), simd.splat_f32s(cs[lane]));
+                for (row, value) in pairs[part][index].iter_mut().enumerate() {
+                    if MOVES {
+                        *value = simd.mul_add_e_f32s(b, inputs[row], simd.mul_f32s(*value, decay));
+                    }
+                    sums[part][row] = simd.mul_add_e_f32s(*value, c, sums[part][row]);
+                }
+            }
         }
-    }
-    for row in 0..R {
-        for ((value, b), c) in rows[row].1.iter_mut().zip(b_rest).zip(c_rest) {
-            *value = *value * decay + b * inputs[row];
-            sums[row] += *value * c;
+        let mut joined = sums[0];
+        for part in &sums[1..] {
+            for (sum, other) in joined.iter_mut().zip(part) {
+                *sum = simd.add_f32s(*sum, *other);
+            }
         }
-        sums[row] += simd.reduce_sum_f32s(wide_sums[row]);
+        whole = tree.add(simd, place, joined);
     }
-    sums
+    whole
 }
 
-/// Σ s · c, in the order of [`move_rows`].
+/// One token of whole groups of rows, each of whole vectors.
+struct One<'a> {
+    before: &'a [f32],
+    after: &'a mut [f32],
+    tokens: &'a Tokens<'a>,
+    sums: &'a mut [f32; ROWS],
+}
+
+impl WithSimd for One<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match self.tokens.steps[0] == 0.0 {
+            true => one::<S, false>(simd, self),
+            false => one::<S, true>(simd, self),
+        }
+    }
+}
+
 #[inline(always)]
-fn dot<S: Simd>(simd: S, row: &[f32], c: &[f32]) -> f32 {
-    let ((rows, row_rest), (cs, c_rest)) = (S::as_simd_f32s(row), S::as_simd_f32s(c));
-    let wide = rows.iter().zip(cs).fold(simd.splat_f32s(0.0), |sum, (&s, &c)| simd.mul_add_e_f32s(s, c, sum));
-    let rest = row_rest.iter().zip(c_rest).fold(0.0, |sum, (s, c)| sum + s * c);
-    rest + simd.reduce_sum_f32s(wide)
+fn one<S: Simd, const MOVES: bool>(simd: S, one: One<'_>) {
+    let One { before, after, tokens, sums } = one;
+    let (b, c) = tokens.projections[0];
+    let length = b.len();
+    let ((bs, _), (cs, _)) = (S::as_simd_f32s(b), S::as_simd_f32s(c));
+    let decay = simd.splat_f32s(tokens.decays[0]);
+    let halves = Halves::new(simd);
+    let group = GROUP * length;
+    let groups = before.chunks_exact(group).zip(after.chunks_exact_mut(group));
+    let places = sums.as_chunks_mut::<GROUP>().0.iter_mut().zip(tokens.inputs[0].as_chunks::<GROUP>().0);
+    for ((index, (from, to)), (sums, inputs)) in groups.enumerate().zip(places) {
+        // The processor's own prefetching ends with the page, of which a group is two.
+        if let Some(following) = before.get((index + 1) * group..(index + 2) * group) {
+            prefetch::to_read(following);
+        }
+        prefetch::to_write(to);
+        let mut wide = [simd.splat_f32s(0.0); LANES_MAX];
+        let rows = from.chunks_exact(length).zip(to.chunks_exact_mut(length));
+        for ((from, to), (sum, &input)) in rows.zip(wide.iter_mut().zip(inputs)) {
+            let input = simd.splat_f32s(input * tokens.steps[0]);
+            let values = S::as_simd_f32s(from).0.iter().zip(S::as_mut_simd_f32s(to).0);
+            for ((&from, to), (&b, &c)) in values.zip(bs.iter().zip(cs)) {
+                let moved = match MOVES {
+                    true => simd.mul_add_e_f32s(b, input, simd.mul_f32s(from, decay)),
+                    false => from,
+                };
+                *to = moved;
+                *sum = simd.mul_add_e_f32s(moved, c, *sum);
+            }
+        }
+        if S::F32_LANES == LANES_MAX {
+            let folded = [halves.fold_all(simd, &mut wide)];
+            sums.copy_from_slice(bytemuck::cast_slice::<S::f32s, f32>(&folded));
+        } else {
+            sums.iter_mut().zip(wide).for_each(|(sum, wide)| *sum = fold(simd, wide));
+        }
+    }
 }
