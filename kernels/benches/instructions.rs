@@ -6,15 +6,15 @@
 
 use ssmgraph_kernels::{Forms, Memory, Place, Program, Step};
 use ssmgraph_ops::binary::{Binary, BinaryFunction};
-use ssmgraph_ops::case::Values;
-use ssmgraph_ops::gated_delta_net::{GatedDeltaNet, Grouping};
 use ssmgraph_ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph_ops::glu::{Glu, GluFunction};
 use ssmgraph_ops::l2_norm::{Form, L2Norm};
 use ssmgraph_ops::unary::{Function, Unary};
+use ssmgraph_ops::workload::{
+    Workload, conv_step, f32s, gated_delta_net, ids, mamba1_scan, mamba2_scan, uniform,
+};
 use ssmgraph_ops::{
-    Argmax, Attention, Cpy, Cumsum, DType, HostTensor, Layout, Mean, MulMat, Op, RmsNorm, SoftMax,
-    SsmConvStep, SsmScan, Sum,
+    Argmax, Attention, Cpy, Cumsum, DType, HostTensor, Layout, Mean, MulMat, Op, RmsNorm, SoftMax, Sum,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,19 +46,17 @@ fn main() -> ExitCode {
 fn kernels() -> Vec<(String, Op, Vec<HostTensor>)> {
     let mut all = Vec::new();
     for tokens in [1, 16] {
-        let mut add = |name: &str, op: Op, inputs| all.push((format!("{name}, T = {tokens}"), op, inputs));
-        let op = SsmScan { snapshots: 1 };
-        add("ssm_scan Mamba-1 256 × 16", op.clone().into(), scan([16, 1, 256], 16, tokens));
-        add("ssm_scan Mamba-2 4 × 64 × 128", op.into(), scan([128, 64, 4], 1, tokens));
-        let op = GatedDeltaNet { grouping: Grouping::Tiled, snapshots: 1 };
-        add("gated_delta_net 4 × 128", op.into(), delta_net(4, tokens));
-        let op = SsmConvStep { bias: true, silu: true, snapshots: 1 };
-        let conv =
-            vec![f32s(&[3, 1024, 1, 1]), f32s(&[1024, tokens]), f32s(&[4, 1024]), f32s(&[1024]), ids(1)];
-        add("ssm_conv_step 1024", op.into(), conv);
-        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+        let mut add =
+            |name: &str, work: Workload| all.push((format!("{name}, T = {tokens}"), work.op, work.inputs));
+        add("ssm_scan Mamba-1 256 × 16", mamba1_scan(16, 256, tokens));
+        add("ssm_scan Mamba-2 4 × 64 × 128", mamba2_scan(128, 4, tokens));
+        add("gated_delta_net 4 × 128", gated_delta_net(128, 4, tokens));
+        add("ssm_conv_step 1024", conv_step(1024, tokens));
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K]
+        {
             let inputs = vec![uniform(dtype, &[512, 128]), f32s(&[512, tokens])];
-            add(&format!("mul_mat {dtype} 512 × 128"), MulMat::of(dtype).into(), inputs);
+            let op = MulMat::of(dtype).into();
+            add(&format!("mul_mat {dtype} 512 × 128"), Workload { op, inputs });
         }
     }
     let rows = || f32s(&[128, 64]);
@@ -84,7 +82,7 @@ fn kernels() -> Vec<(String, Op, Vec<HostTensor>)> {
         (
             "attention 8 × 128 over 49",
             Attention { scale: 0.1 }.into(),
-            vec![f32s(&[128, 8, 1]), cache(), cache(), ids(1), past],
+            vec![f32s(&[128, 8, 1]), cache(), cache(), ids(1, 1), past],
         ),
     ];
     all.extend(plain.map(|(name, op, inputs)| (name.to_owned(), op, inputs)));
@@ -99,44 +97,6 @@ fn swiglu() -> Op {
 fn turned() -> Op {
     let columns = Layout::contiguous(DType::F32, &[64, 128]).and_then(|layout| layout.permute([1, 0, 2, 3]));
     Cpy { to: columns.expect("a small shape") }.into()
-}
-
-fn uniform(dtype: DType, ne: &[usize]) -> HostTensor {
-    Values::new(ne.iter().sum::<usize>() as u64).tensor(dtype, ne, -1.0, 1.0)
-}
-
-fn f32s(ne: &[usize]) -> HostTensor {
-    uniform(DType::F32, ne)
-}
-
-fn ids(count: usize) -> HostTensor {
-    HostTensor::from_i32(&[count], &vec![0; count]).expect("one id each")
-}
-
-fn scan([states, head_dim, heads]: [usize; 3], decays: usize, tokens: usize) -> Vec<HostTensor> {
-    vec![
-        f32s(&[states, head_dim, heads, 1]),
-        f32s(&[head_dim, heads, tokens, 1]),
-        f32s(&[heads, tokens, 1]),
-        Values::new(1).tensor(DType::F32, &[decays, heads], -4.0, -0.1),
-        f32s(&[states, 1, tokens, 1]),
-        f32s(&[states, 1, tokens, 1]),
-        ids(1),
-    ]
-}
-
-fn delta_net(heads: usize, tokens: usize) -> Vec<HostTensor> {
-    let mut values = Values::new(2);
-    let mut tensor = |ne: &[usize], low, high| values.tensor(DType::F32, ne, low, high);
-    vec![
-        tensor(&[128, 128, heads, 1], -0.15, 0.15),
-        tensor(&[128, heads, tokens, 1], -0.15, 0.15),
-        tensor(&[128, heads, tokens, 1], -0.15, 0.15),
-        tensor(&[128, heads, tokens, 1], -0.15, 0.15),
-        tensor(&[1, heads, tokens, 1], -2.0, -0.01),
-        tensor(&[1, heads, tokens, 1], 0.05, 0.95),
-        ids(1),
-    ]
 }
 
 /// One kernel, once to warm up and once where callgrind counts.

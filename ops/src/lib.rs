@@ -17,6 +17,7 @@ pub mod quant;
 pub mod shape;
 pub mod snapshots;
 pub mod tensor;
+pub mod workload;
 
 pub use case::{Case, Tolerance};
 pub use define::{Define, Layouts, Operand, Storage, Views};

@@ -1,18 +1,17 @@
 //! Operands as models of about 130 million parameters have them: one token, and a piece of a prompt.
 
 use ssmgraph::ops::binary::{Binary, BinaryFunction};
-use ssmgraph::ops::case::Values;
-use ssmgraph::ops::gated_delta_net::{GatedDeltaNet, Grouping};
+use ssmgraph::ops::gated_delta_net::Grouping;
 use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
 use ssmgraph::ops::glu::{Glu, GluFunction};
 use ssmgraph::ops::l2_norm::{Form, L2Norm};
 use ssmgraph::ops::qk_norm::QkNorm;
 use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::{Function, Unary};
+use ssmgraph::ops::workload::{conv_step, f32s, gated_delta_net, ids, mamba1_scan, mamba2_scan, uniform};
 use ssmgraph::ops::{
     Argmax, Attention, Concat, Cpy, Cumsum, DType, DecayGate, GetRows, HostTensor, Mean, MulMat, MulMatId,
-    Norm, Op, OpKind, Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, SsmConvStep, SsmScan, Sum,
-    SumRows, TopK,
+    Norm, Op, OpKind, Repeat, RmsNorm, Rope, Scale, SetRows, SoftMax, SsmConv, Sum, SumRows, TopK,
 };
 
 /// An op to measure.
@@ -39,23 +38,12 @@ pub fn of(kind: OpKind) -> Vec<Workload> {
             let types = MulMat::WEIGHTS;
             types.iter().flat_map(|&dtype| TOKENS.map(|tokens| mul_mat(dtype, tokens))).collect()
         }
-        OpKind::SsmScan => TOKENS.iter().flat_map(|&tokens| [mamba1(tokens), mamba2(tokens)]).collect(),
-        OpKind::GatedDeltaNet => TOKENS.map(gated_delta_net).into(),
+        OpKind::SsmScan => {
+            TOKENS.iter().flat_map(|&tokens| [mamba1(INNER, tokens), mamba2(INNER / 64, tokens)]).collect()
+        }
+        OpKind::GatedDeltaNet => TOKENS.map(delta_net).into(),
         _ => TOKENS.iter().filter_map(|&tokens| plain(kind, tokens)).collect(),
     }
-}
-
-fn uniform(dtype: DType, ne: &[usize]) -> HostTensor {
-    Values::new(ne.iter().sum::<usize>() as u64).tensor(dtype, ne, -1.0, 1.0)
-}
-
-pub fn f32s(ne: &[usize]) -> HostTensor {
-    uniform(DType::F32, ne)
-}
-
-pub fn ids(count: usize, below: usize) -> HostTensor {
-    let ids: Vec<i32> = (0..count).map(|index| (index * 7919 % below) as i32).collect();
-    HostTensor::from_i32(&[count], &ids).expect("one id each")
 }
 
 pub fn workload(op: impl Into<Op>, inputs: Vec<HostTensor>, tokens: usize) -> Workload {
@@ -68,53 +56,26 @@ fn mul_mat(dtype: DType, tokens: usize) -> Workload {
     workload(MulMat::of(dtype), inputs, tokens)
 }
 
-/// d_state 16, one decay per state.
-fn mamba1(tokens: usize) -> Workload {
-    scan("Mamba-1", [16, 1, INNER, 1], 16, tokens)
+/// A workload of the ops crate with its sizes in words.
+pub fn named(shape: String, made: ssmgraph::ops::workload::Workload) -> Workload {
+    Workload { op: made.op, inputs: made.inputs, shape, bytes: None }
 }
 
-/// d_state 128, heads of 64.
-fn mamba2(tokens: usize) -> Workload {
-    scan("Mamba-2", [128, 64, INNER / 64, 1], 1, tokens)
+pub fn mamba1(channels: usize, tokens: usize) -> Workload {
+    named(format!("Mamba-1 N=16 P=1 H={channels}, T = {tokens}"), mamba1_scan(16, channels, tokens))
 }
 
-pub fn scan(
-    name: &str,
-    [states, head_dim, heads, groups]: [usize; 4],
-    decays: usize,
-    tokens: usize,
-) -> Workload {
-    let mut values = Values::new(tokens as u64);
-    let inputs = vec![
-        f32s(&[states, head_dim, heads, 1]),
-        f32s(&[head_dim, heads, tokens, 1]),
-        f32s(&[heads, tokens, 1]),
-        values.tensor(DType::F32, &[decays, heads], -4.0, -0.1),
-        f32s(&[states, groups, tokens, 1]),
-        f32s(&[states, groups, tokens, 1]),
-        ids(1, 1),
-    ];
-    let shape = format!("{name} N={states} P={head_dim} H={heads}, T = {tokens}");
-    Workload { op: SsmScan { snapshots: 1 }.into(), inputs, shape, bytes: None }
+pub fn mamba2(heads: usize, tokens: usize) -> Workload {
+    named(format!("Mamba-2 N=128 P=64 H={heads}, T = {tokens}"), mamba2_scan(128, heads, tokens))
 }
 
 /// Heads of 128, as many as one layer of a model of some billion parameters has.
-pub fn gated_delta_net(tokens: usize) -> Workload {
-    let (size, key_heads, heads) = (128, 16, 32);
-    let mut values = Values::new(tokens as u64);
-    let mut small = |ne: &[usize]| values.tensor(DType::F32, ne, -0.15, 0.15);
-    let inputs = vec![
-        small(&[size, size, heads, 1]),
-        small(&[size, key_heads, tokens, 1]),
-        small(&[size, key_heads, tokens, 1]),
-        small(&[size, heads, tokens, 1]),
-        Values::new(1).tensor(DType::F32, &[1, heads, tokens, 1], -2.0, -0.01),
-        Values::new(2).tensor(DType::F32, &[1, heads, tokens, 1], 0.05, 0.95),
-        ids(1, 1),
-    ];
-    let op = GatedDeltaNet { grouping: Grouping::Tiled, snapshots: 1 };
-    let shape = format!("S={size} Hk={key_heads} Hv={heads}, T = {tokens}");
-    Workload { op: op.into(), inputs, shape, bytes: None }
+pub fn delta_net(tokens: usize) -> Workload {
+    named(format!("S=128 Hk=16 Hv=32, T = {tokens}"), gated_delta_net(128, 32, tokens))
+}
+
+pub fn conv(channels: usize, tokens: usize) -> Workload {
+    named(format!("C={channels} k=4, T = {tokens}"), conv_step(channels, tokens))
 }
 
 fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
@@ -126,11 +87,7 @@ fn plain(kind: OpKind, tokens: usize) -> Option<Workload> {
             let inputs = vec![f32s(&[3 + tokens, INNER, 1]), f32s(&[4, INNER]), f32s(&[INNER])];
             (SsmConv { bias: true, silu: true }.into(), inputs)
         }
-        OpKind::SsmConvStep => {
-            let windows = f32s(&[3, INNER, 1, 1]);
-            let inputs = vec![windows, inner(), f32s(&[4, INNER]), f32s(&[INNER]), ids(1, 1)];
-            (SsmConvStep { bias: true, silu: true, snapshots: 1 }.into(), inputs)
-        }
+        OpKind::SsmConvStep => return Some(conv(INNER, tokens)),
         OpKind::GatedNorm => {
             let order = Order::GateThenNorm;
             let op = GatedNorm { eps: 1e-5, group_size: INNER, order, gate: Gate::Silu };

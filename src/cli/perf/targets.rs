@@ -1,8 +1,9 @@
 //! What is measured beside a peer, and how much faster it shall be: models' real widths, a prompt and a single token.
 
-use super::shapes::{self, Workload, f32s, ids, scan, workload};
+use super::shapes::{self, Workload, workload};
 use ssmgraph::ops::gated_norm::{Gate, GatedNorm, Order};
-use ssmgraph::ops::{Argmax, Cumsum, Mean, Op, OpKind, SsmConvStep, Sum};
+use ssmgraph::ops::workload::f32s;
+use ssmgraph::ops::{Argmax, Cumsum, Mean, Op, OpKind, Sum};
 
 /// Work to compare.
 pub struct Target {
@@ -27,18 +28,16 @@ impl Target {
 pub fn of(kind: OpKind) -> Vec<Target> {
     match kind {
         OpKind::SsmScan => {
-            let mamba1 = |(channels, tokens, ratio)| {
-                Target::new(scan("Mamba-1", [16, 1, channels, 1], 16, tokens), ratio)
-            };
-            let mamba2 = |(tokens, ratio)| Target::new(scan("Mamba-2", [128, 64, 48, 1], 1, tokens), ratio);
+            let mamba1 = |(channels, tokens, ratio)| Target::new(shapes::mamba1(channels, tokens), ratio);
+            let mamba2 = |(tokens, ratio)| Target::new(shapes::mamba2(48, tokens), ratio);
             let first = [(1536, 512, 7.0), (1536, 1, 4.0), (5120, 512, 7.0), (5120, 1, 4.0)].map(mamba1);
             first.into_iter().chain([(512, 4.0), (1, 1.2)].map(mamba2)).collect()
         }
-        OpKind::GatedDeltaNet => [(64, 3.5), (1, 1.6)]
-            .map(|(tokens, ratio)| Target::new(shapes::gated_delta_net(tokens), ratio))
-            .into(),
+        OpKind::GatedDeltaNet => {
+            [(64, 3.5), (1, 1.6)].map(|(tokens, ratio)| Target::new(shapes::delta_net(tokens), ratio)).into()
+        }
         OpKind::SsmConvStep => [(3328, 512, 8.0), (3328, 1, 3.0), (8192, 512, 8.0), (8192, 1, 3.0)]
-            .map(|(channels, tokens, ratio)| Target::new(conv_step(channels, tokens), ratio))
+            .map(|(channels, tokens, ratio)| Target::new(shapes::conv(channels, tokens), ratio))
             .into(),
         OpKind::GatedNorm => vec![Target::new(gated_norm(), 4.0)],
         OpKind::Argmax => rows(Argmax {}),
@@ -66,19 +65,6 @@ fn rows(op: impl Into<Op>) -> Vec<Target> {
 
 fn cumsum(ne: [usize; 2]) -> Workload {
     workload(Cumsum {}, vec![f32s(&ne)], ne[1])
-}
-
-fn conv_step(channels: usize, tokens: usize) -> Workload {
-    let inputs = vec![
-        f32s(&[3, channels, 1, 1]),
-        f32s(&[channels, tokens]),
-        f32s(&[4, channels]),
-        f32s(&[channels]),
-        ids(1, 1),
-    ];
-    let shape = format!("C={channels} k=4, T = {tokens}");
-    let op = SsmConvStep { bias: true, silu: true, snapshots: 1 };
-    Workload { shape, ..workload(op, inputs, tokens) }
 }
 
 fn gated_norm() -> Workload {
