@@ -105,7 +105,7 @@ unsafe fn in_format<const F: u8>(panel: Panel<'_>, group: Group<'_>, place: usiz
     let mut even = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut odd = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut sums = [_mm512_setzero_ps(); PANEL_ROWS];
-    let halves = panel.format.sums().count();
+    let halves = const { if F == Blocks::Q6K as u8 { 2 } else { 1 } };
     let steps = panel.blocks * halves;
     let Some(last) = steps.checked_sub(1) else {
         outputs.iter_mut().for_each(|column| column[place] = [0.0; PANEL_ROWS]);

@@ -229,8 +229,7 @@ pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
     let (a, b) = (call.inputs[0].layout(), call.inputs[1].layout());
     let (format, blocks) = (format_of(a), blocks_in_row(a));
     let panel_bytes = format.panel_bytes(a.ne[0]);
-    let own = if blocks == 0 { &mut [] } else { aligned(own) };
-    let (packed, own) = own.split_at_mut(PANELS_AT_ONCE * panel_bytes);
+    let (packed, own) = aligned(own).split_at_mut(PANELS_AT_ONCE * panel_bytes);
     let (expanded, gathered) = own.split_at_mut(PANELS_AT_ONCE * expanded_bytes(format, blocks));
     #[cfg(target_arch = "x86_64")]
     let _tiles = (*LEVEL == Level::Amx).then(|| super::amx::Tiles::configure(format));
