@@ -103,6 +103,10 @@ pub struct Session {
     /// For each input leaf of the planned graph whether it was set.
     set: BTreeMap<usize, bool>,
     slots: Vec<usize>,
+    /// What the store tells before each run, and where it is written.
+    slot_inputs: Vec<(SlotInput, Arc<dyn Buffer>, usize)>,
+    /// What is being written there; kept, so that a run takes no memory.
+    slot_numbers: Vec<i32>,
     /// How many states of a run are stored, newest first.
     states_written: usize,
     has_run: bool,
@@ -178,6 +182,15 @@ impl Session {
             Home::Input { node } if plan.graph.node(node).action == Action::Leaf => Some((node, false)),
             _ => None,
         });
+        let slot_inputs =
+            plan.values.iter().zip(&places).filter_map(|(value, (buffer, start))| match value.home {
+                Home::Input { node } => match plan.graph.node(node).action {
+                    Action::Slots(input) => Some((input, buffer.clone(), *start)),
+                    _ => None,
+                },
+                _ => None,
+            });
+        let slot_inputs = slot_inputs.collect();
         Ok(Session {
             store: store.clone(),
             set: inputs.collect(),
@@ -186,6 +199,8 @@ impl Session {
             places,
             segments,
             slots: Vec::new(),
+            slot_inputs,
+            slot_numbers: Vec::new(),
             states_written,
             has_run: false,
         })
@@ -256,7 +271,8 @@ impl Session {
         if slots.len() != expected {
             return Err(SessionError::SlotCount { expected, got: slots.len() });
         }
-        self.slots = slots.to_vec();
+        self.slots.clear();
+        self.slots.extend_from_slice(slots);
         Ok(())
     }
 
@@ -276,24 +292,16 @@ impl Session {
             let name = self.plan.graph.node(*node).name.clone().unwrap_or_default();
             return Err(SessionError::Unset { name });
         }
-        let store = self.store.clone();
-        let mut contents = store.lock();
-        let spec = self.plan.graph.slots_spec().cloned();
-        if let Some(spec) = &spec {
+        let mut contents = self.store.lock();
+        let spec = self.plan.graph.slots_spec();
+        if let Some(spec) = spec {
             if self.slots.len() != spec.sequences {
                 return Err(SessionError::SlotCount { expected: spec.sequences, got: self.slots.len() });
             }
-            let read = contents.rows_to_read(&self.slots, spec.tokens)?;
-            for (node, input) in self.slot_inputs() {
-                let values = match input {
-                    SlotInput::Read => read.clone(),
-                    SlotInput::Write { back } => contents.rows_to_write(&self.slots, spec.tokens, back)?,
-                    SlotInput::Slot => contents.slot_numbers(&self.slots)?,
-                    SlotInput::Past => contents.positions(&self.slots, 1)?,
-                    SlotInput::Position => contents.positions(&self.slots, spec.tokens)?,
-                    SlotInput::CacheRow => contents.cache_rows(&self.slots, spec.tokens)?,
-                };
-                self.write_input(node, bytemuck::cast_slice(&values))?;
+            contents.check_run(&self.slots, spec.tokens)?;
+            for (input, buffer, start) in &self.slot_inputs {
+                contents.tell(*input, &self.slots, spec.tokens, &mut self.slot_numbers)?;
+                buffer.write(*start, bytemuck::cast_slice(&self.slot_numbers))?;
             }
         }
         for value in &self.plan.values {
@@ -303,8 +311,9 @@ impl Session {
             }
         }
         contents.begin_run(&self.slots);
-        self.run_segments(observer)?;
+        run_segments(&mut self.segments, &self.plan, &self.places, observer)?;
         contents.end_run(&self.slots, spec.map_or(0, |spec| spec.tokens), self.states_written);
+        drop(contents);
         self.has_run = true;
         Ok(())
     }
@@ -373,15 +382,6 @@ impl Session {
         report
     }
 
-    /// Leaves that hold what the store knows of the slots, and what that is.
-    fn slot_inputs(&self) -> Vec<(usize, SlotInput)> {
-        let inputs = self.plan.graph.nodes().filter_map(|(index, node)| match node.action {
-            Action::Slots(input) => Some((index, input)),
-            _ => None,
-        });
-        inputs.collect()
-    }
-
     /// Writes an input on every device that has it.
     fn write_input(&self, node: usize, bytes: &[u8]) -> Result<(), SessionError> {
         for (value, (buffer, start)) in self.plan.values.iter().zip(&self.places) {
@@ -391,24 +391,28 @@ impl Session {
         }
         Ok(())
     }
+}
 
-    fn run_segments(&mut self, observer: Option<&dyn NodeObserver>) -> Result<(), SessionError> {
-        for segment in &mut self.segments {
-            match segment {
-                Compiled::Compute { program, first_step } => {
-                    let steps = StepObserver { inner: observer, steps: &self.plan.steps, first: *first_step };
-                    program.run(observer.map(|_| &steps as &dyn Observer))?;
-                }
-                Compiled::Copy { from, to, staging } => {
-                    let ((source, source_start), (target, target_start)) =
-                        (&self.places[*from], &self.places[*to]);
-                    source.read(*source_start, staging)?;
-                    target.write(*target_start, staging)?;
-                }
+fn run_segments(
+    segments: &mut [Compiled],
+    plan: &Plan,
+    places: &[Placed],
+    observer: Option<&dyn NodeObserver>,
+) -> Result<(), SessionError> {
+    for segment in segments {
+        match segment {
+            Compiled::Compute { program, first_step } => {
+                let steps = StepObserver { inner: observer, steps: &plan.steps, first: *first_step };
+                program.run(observer.map(|_| &steps as &dyn Observer))?;
+            }
+            Compiled::Copy { from, to, staging } => {
+                let ((source, source_start), (target, target_start)) = (&places[*from], &places[*to]);
+                source.read(*source_start, staging)?;
+                target.write(*target_start, staging)?;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Turns step indices of a program into node indices of the plan.

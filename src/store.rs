@@ -2,7 +2,7 @@
 //! both, so that a prompt's graph and a token's graph continue one another.
 
 use crate::backend::{BackendError, Buffer, Devices, SharedBytes};
-use crate::graph::SlotsSpec;
+use crate::graph::{SlotInput, SlotsSpec};
 use ssmgraph_ops::{HostTensor, Layout};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -385,10 +385,10 @@ impl Contents {
         Ok(())
     }
 
-    /// The row each slot's sequence starts from; −1 for zeros.
+    /// Whether slots can take part in a run of `tokens` more tokens each.
     ///
-    /// Errors: slots that do not exist, were lost, are named twice, or cannot count `tokens` more tokens.
-    pub(crate) fn rows_to_read(&mut self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
+    /// Errors: slots that do not exist, were lost, are named twice, or cannot count or keep as many more tokens.
+    pub(crate) fn check_run(&mut self, slots: &[usize], tokens: usize) -> Result<(), StoreError> {
         for (index, &slot) in slots.iter().enumerate() {
             let position = self.usable(slot)?.position;
             if position.checked_add(tokens).is_none() {
@@ -407,47 +407,38 @@ impl Contents {
                 return Err(StoreError::Slots(format!("slot {slot} is named twice in one run")));
             }
         }
-        slots.iter().map(|&slot| row_id(self.row(slot, self.slots[slot].position))).collect()
+        Ok(())
     }
 
-    /// The row for each slot's state `back` tokens before the last of `tokens` new ones, which
-    /// [`Contents::rows_to_read`] has found to be countable.
+    /// What an input says of slots that [`Contents::check_run`] has accepted: a number for each slot, or one for each of
+    /// its tokens, slot after slot.
     ///
-    /// Errors: more rows than an I32 id can name.
-    pub(crate) fn rows_to_write(
+    /// Errors: a number past an I32.
+    pub(crate) fn tell(
         &self,
+        input: SlotInput,
         slots: &[usize],
         tokens: usize,
-        back: usize,
-    ) -> Result<Vec<i32>, StoreError> {
-        let row = |&slot: &usize| row_id(self.row(slot, self.slots[slot].position + tokens - back));
-        slots.iter().map(row).collect()
+        numbers: &mut Vec<i32>,
+    ) -> Result<(), StoreError> {
+        let per_slot = if matches!(input, SlotInput::Position | SlotInput::CacheRow) { tokens } else { 1 };
+        numbers.clear();
+        for (&slot, token) in slots.iter().flat_map(|slot| (0..per_slot).map(move |token| (slot, token))) {
+            numbers.push(row_id(self.number(input, slot, token, tokens))?);
+        }
+        Ok(())
     }
 
-    /// The slots as ids.
-    ///
-    /// Errors: more slots than an I32 id can name.
-    pub(crate) fn slot_numbers(&self, slots: &[usize]) -> Result<Vec<i32>, StoreError> {
-        slots.iter().map(|&slot| row_id(Some(slot))).collect()
-    }
-
-    /// The positions of the next `tokens` tokens of each slot, slot after slot.
-    ///
-    /// Errors: a position past an I32.
-    pub(crate) fn positions(&self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
-        let each =
-            |&slot: &usize| (0..tokens).map(move |token| row_id(Some(self.slots[slot].position + token)));
-        slots.iter().flat_map(each).collect()
-    }
-
-    /// The cache rows of the next `tokens` tokens of each slot, slot after slot.
-    ///
-    /// Errors: more rows than an I32 id can name.
-    pub(crate) fn cache_rows(&self, slots: &[usize], tokens: usize) -> Result<Vec<i32>, StoreError> {
-        let capacity = self.capacity.unwrap_or(0);
-        let row = move |slot: usize, token: usize| slot * capacity + self.slots[slot].position + token;
-        let each = |&slot: &usize| (0..tokens).map(move |token| row_id(Some(row(slot, token))));
-        slots.iter().flat_map(each).collect()
+    /// One number of [`Contents::tell`]; `None` for the row of zeros.
+    fn number(&self, input: SlotInput, slot: usize, token: usize, tokens: usize) -> Option<usize> {
+        let position = self.slots[slot].position;
+        match input {
+            SlotInput::Read => self.row(slot, position),
+            SlotInput::Write { back } => self.row(slot, position + tokens - back),
+            SlotInput::Slot => Some(slot),
+            SlotInput::Past | SlotInput::Position => Some(position + token),
+            SlotInput::CacheRow => Some(slot * self.capacity.unwrap_or(0) + position + token),
+        }
     }
 
     /// Notes that a run is about to write the slots.

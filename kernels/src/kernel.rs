@@ -156,6 +156,8 @@ pub struct Program {
     calls: Vec<Bound>,
     /// Every writable buffer once, in address order: the order in which their locks are taken.
     memories: Vec<Arc<Memory>>,
+    /// Buffers that nobody writes, kept alive: the calls point into them.
+    _read_only: Vec<Arc<Memory>>,
     /// Scratch of each worker's own.
     own: Vec<Mutex<Vec<f32>>>,
     _shared: Arc<Memory>,
@@ -197,10 +199,10 @@ impl Program {
             .flat_map(|step| step.inputs.iter().chain(&step.results))
             .map(|p| p.memory.clone())
             .collect();
-        memories.retain(|memory| memory.is_writable());
         memories.push(shared.clone());
         memories.sort_by_key(|memory| memory.start() as usize);
         memories.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let (memories, read_only) = memories.into_iter().partition(|memory| memory.is_writable());
         let calls = steps
             .into_iter()
             .zip(variants)
@@ -209,6 +211,7 @@ impl Program {
         Ok(Program {
             calls,
             memories,
+            _read_only: read_only,
             own: own_scratch(scratch.own_floats, workers.clamp(1, WORKERS_MAX))?,
             _shared: shared,
         })
@@ -218,7 +221,7 @@ impl Program {
     ///
     /// Errors: the error of the first step that failed; later steps did not run.
     pub fn run(&self, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
-        let _held: Vec<_> = self.memories.iter().map(|memory| memory.hold()).collect();
+        let _held = Held::all(&self.memories);
         let failure = Failure::default();
         Pool::global().run(self.own.len(), &|worker| {
             let mut own = self.own[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,6 +259,22 @@ impl Program {
                 observer.end(index);
             }
         }
+    }
+}
+
+/// Keeps copies and other programs away from buffers while it lives; takes no memory of its own.
+struct Held<'a>(&'a [Arc<Memory>]);
+
+impl Held<'_> {
+    fn all(memories: &[Arc<Memory>]) -> Held<'_> {
+        memories.iter().for_each(|memory| memory.lock());
+        Held(memories)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|memory| memory.unlock());
     }
 }
 

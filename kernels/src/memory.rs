@@ -9,7 +9,7 @@ use crate::shared::call::In;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Alignment of every owned buffer, in bytes: one cache line, and the widest vector.
 pub const ALIGN_BYTES: usize = 64;
@@ -27,7 +27,8 @@ pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
     owner: Owner,
-    lock: Mutex<()>,
+    locked: Mutex<bool>,
+    unlocked: Condvar,
     /// Panels of the weights that lie here, for read-only bytes.
     panels: Cache,
 }
@@ -43,13 +44,24 @@ enum Owner {
     Foreign,
 }
 
-// SAFETY: owned bytes are reached through `lock` or by a program that holds it; shared bytes are never
+// SAFETY: owned bytes are reached under the lock or by a program that holds it; shared bytes are never
 // written, and their owner is Send and Sync itself; who lends foreign bytes has promised the same for them.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    fn new(start: NonNull<u8>, bytes: usize, owner: Owner) -> Memory {
+        Memory {
+            start,
+            bytes,
+            owner,
+            locked: Mutex::default(),
+            unlocked: Condvar::new(),
+            panels: Cache::default(),
+        }
+    }
+
     /// Owned bytes, all zero, aligned to [`ALIGN_BYTES`].
     ///
     /// Errors: the system refuses the memory.
@@ -57,20 +69,14 @@ impl Memory {
         let layout = heap_layout(bytes).ok_or(OutOfMemory { bytes })?;
         // SAFETY: the layout has at least one byte.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { bytes })?;
-        Ok(Memory { start, bytes, owner: Owner::Heap, lock: Mutex::new(()), panels: Cache::default() })
+        Ok(Memory::new(start, bytes, Owner::Heap))
     }
 
     /// Read-only bytes of another owner, without a copy.
     pub fn shared(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Memory {
         let slice = (*owner).as_ref();
         let (start, bytes) = (NonNull::from(slice).cast(), slice.len());
-        Memory {
-            start,
-            bytes,
-            owner: Owner::Shared { _keep: owner },
-            lock: Mutex::new(()),
-            panels: Cache::default(),
-        }
+        Memory::new(start, bytes, Owner::Shared { _keep: owner })
     }
 
     /// Writable bytes that another program owns, without a copy.
@@ -79,7 +85,7 @@ impl Memory {
     /// While the memory lives, `start` is valid for reads and writes of `bytes` bytes (for reads, if no call writes
     /// there), and while a program over it runs or bytes are copied, nobody else writes there.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize) -> Memory {
-        Memory { start, bytes, owner: Owner::Foreign, lock: Mutex::new(()), panels: Cache::default() }
+        Memory::new(start, bytes, Owner::Foreign)
     }
 
     /// Address of the first byte.
@@ -172,9 +178,34 @@ impl Memory {
     }
 
     /// Keeps copies and other programs away until the guard is dropped.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
-        // A panic while the lock was held leaves bytes, not an invariant, half-written.
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hold(&self) -> Hold<'_> {
+        self.lock();
+        Hold(self)
+    }
+
+    /// Keeps copies and other programs away until [`Memory::unlock`]. A program locks all its buffers, as many as a
+    /// model has states, and taking memory for their guards is what a run must not do.
+    pub(crate) fn lock(&self) {
+        // A panic while it was locked leaves bytes, not an invariant, half-written; guards unlock on the way out.
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        while *locked {
+            locked = self.unlocked.wait(locked).unwrap_or_else(PoisonError::into_inner);
+        }
+        *locked = true;
+    }
+
+    /// Lets the next one in. Called once for each [`Memory::lock`].
+    pub(crate) fn unlock(&self) {
+        *self.locked.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.unlocked.notify_one();
+    }
+}
+
+struct Hold<'a>(&'a Memory);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
     }
 }
 

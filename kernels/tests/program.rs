@@ -44,6 +44,23 @@ fn workers_that_learn_of_an_error_late_still_meet_the_others() {
 }
 
 #[test]
+fn a_program_keeps_the_memory_that_it_only_reads() {
+    let (x, y) = (place(DType::F32, &[1024]), place(DType::F32, &[1024]));
+    let bytes: Arc<Vec<u8>> = Arc::new(1f32.to_le_bytes().repeat(1024));
+    let kept = Arc::downgrade(&bytes);
+    let x = Place { memory: Arc::new(Memory::shared(bytes)), ..x };
+    let program = Program::new(vec![step(Cpy { to: y.layout }, &[&x], &[&y])], 1, Forms::default()).unwrap();
+    drop(x);
+    assert!(kept.upgrade().is_some(), "the program points into it");
+    program.run(None).unwrap();
+    let mut last = [0; 4];
+    y.memory.read(1023 * 4, &mut last);
+    assert_eq!(f32::from_le_bytes(last), 1.0);
+    drop(program);
+    assert!(kept.upgrade().is_none());
+}
+
+#[test]
 fn a_layout_that_no_constructor_would_make_is_refused() {
     let (good, mut bad) = (place(DType::F32, &[4]), place(DType::F32, &[4]));
     bad.layout.nb[0] = 2;

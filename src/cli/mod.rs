@@ -20,6 +20,8 @@ mod test;
 mod text;
 mod tokens;
 mod trace;
+#[cfg(feature = "peer-ggml")]
+mod versus;
 
 pub use failure::{Failure, Outcome};
 

@@ -93,6 +93,22 @@ impl NumericsArgs {
     }
 }
 
+/// Values of `--peer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Peer {
+    /// ggml's CPU backend, and llama.cpp for whole models.
+    Ggml,
+}
+
+impl Peer {
+    /// What a program without it says.
+    #[cfg(not(feature = "peer-ggml"))]
+    pub fn missing() -> Failure {
+        let how = "RUSTFLAGS=\"-C target-cpu=native\" cargo build --release --features peer-ggml";
+        Failure::Call(format!("--peer ggml: this program was built without it; build it with: {how}"))
+    }
+}
+
 /// How many CPU threads, as an argument.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct ThreadArgs {
@@ -102,9 +118,14 @@ pub struct ThreadArgs {
 }
 
 impl ThreadArgs {
+    /// The number that was asked for.
+    pub fn asked(self) -> Option<usize> {
+        self.threads.map(|threads| threads as usize)
+    }
+
     /// The CPU backend.
     pub fn cpu(self) -> CpuBackend {
-        CpuBackend::new(self.threads.map(|threads| threads as usize))
+        CpuBackend::new(self.asked())
     }
 }
 

@@ -6,7 +6,8 @@
 //! ggml accepts on its CPU backend and on DEVICE.
 
 use graph_tests::arrays::{fixture, nmse};
-use graph_tests::peer::{Answer, Comparison, Context, Model, Placement, compare, load_plugin, quiet};
+use graph_tests::peer::{Comparison, compare};
+use peer_ggml::{Answer, Context, Model, Placement, load_plugin, quiet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -92,9 +93,9 @@ const BENCH_ROUNDS: usize = 5;
 fn bench(plugin: &std::path::Path, rest: &[String]) -> Result<bool, String> {
     let [path, threads @ ..] = rest else { return Err("bench wants a MODEL.gguf".into()) };
     let threads =
-        threads.first().map_or(Ok(2), |text| text.parse::<i32>().map_err(|error| error.to_string()))?;
+        threads.first().map_or(Ok(2), |text| text.parse::<usize>().map_err(|error| error.to_string()))?;
     let model = Model::load(std::path::Path::new(path), Placement::Cpu)?;
-    let length = (BENCH_PROMPT + BENCH_TOKENS) as u32;
+    let length = BENCH_PROMPT + BENCH_TOKENS;
     // A context asks for backends when it is made: the first is without the plugin, the second with it.
     let mut own = Context::new(&model, threads, length)?;
     load_plugin(plugin)?;

@@ -1,9 +1,9 @@
-//! One pass over each row in pieces: the largest order key of a piece is found with vectors, and only the
-//! piece that first holds the largest of all is searched for its place.
+//! One pass over each row in pieces: the largest element of a piece is found with vectors, NaN passed over, and only
+//! the piece that first holds the largest of all is searched for its place. The pass also finds the largest magnitude
+//! as an integer, which is past infinity's where there is a NaN: the first NaN is the largest then.
 
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Row, rows_of};
-use crate::shared::order::key;
 use crate::shared::pool::Worker;
 use crate::shared::reduce::PIECE;
 use crate::shared::simd;
@@ -34,9 +34,10 @@ impl CpuKernel for Argmax {
 
 fn place_of_largest(x: &In, row: Row) -> usize {
     match x.f32_row(row) {
-        Some(values) => {
-            search(values.len(), |first, look| look(&values[first..values.len().min(first + PIECE)]))
-        }
+        Some(values) => simd::vectorize(
+            #[inline(always)]
+            || search(values.len(), |first, look| look(&values[first..values.len().min(first + PIECE)])),
+        ),
         None => {
             let mut piece = [0.0; PIECE];
             search(x.ne()[0], |first, look| {
@@ -48,20 +49,24 @@ fn place_of_largest(x: &In, row: Row) -> usize {
     }
 }
 
-/// The least place with the largest key; `with_piece` shows the piece that starts at an element.
+/// The least place with the largest element; `with_piece` shows the piece that starts at an element.
+#[inline(always)]
 fn search(length: usize, mut with_piece: impl FnMut(usize, &mut dyn FnMut(&[f32]))) -> usize {
-    let (mut best, mut start) = (i32::MIN, 0);
+    let (mut best, mut start) = (f32::NEG_INFINITY, 0);
     for first in (0..length).step_by(PIECE) {
         with_piece(first, &mut |values| {
-            let largest = largest_key(values);
-            if largest > best {
+            let largest = largest(values);
+            // A NaN is no less than anything that came before, unless that is one.
+            if !best.is_nan() && (largest > best || largest.is_nan()) {
                 (best, start) = (largest, first);
             }
         });
     }
     let mut place = start;
     with_piece(start, &mut |values| {
-        place += values.iter().position(|&value| key(value) == best).expect("the piece holds its largest");
+        let found =
+            if best.is_nan() { find(values, f32::is_nan) } else { find(values, |value| value == best) };
+        place += found.expect("the piece holds its largest");
     });
     place
 }
@@ -69,19 +74,46 @@ fn search(length: usize, mut with_piece: impl FnMut(usize, &mut dyn FnMut(&[f32]
 /// Elements compared side by side.
 const LANES: usize = 64;
 
-fn largest_key(values: &[f32]) -> i32 {
+/// The largest element, or NaN where there is one.
+fn largest(values: &[f32]) -> f32 {
     simd::vectorize(
         #[inline(always)]
         || {
-            let mut best = [i32::MIN; LANES];
+            let (mut best, mut magnitude) = ([f32::NEG_INFINITY; LANES], [0; LANES]);
             let (chunks, rest) = values.as_chunks::<LANES>();
             for chunk in chunks {
-                for (best, &value) in best.iter_mut().zip(chunk) {
-                    *best = (*best).max(key(value));
+                for ((best, magnitude), &value) in best.iter_mut().zip(&mut magnitude).zip(chunk) {
+                    *best = if value > *best { value } else { *best };
+                    *magnitude = (*magnitude).max(bits_of_magnitude(value));
                 }
             }
-            let best = best.into_iter().fold(i32::MIN, i32::max);
-            rest.iter().fold(best, |best, &value| best.max(key(value)))
+            let mut folded = best.into_iter().fold(f32::NEG_INFINITY, |best, value| best.max(value));
+            let mut bits = magnitude.into_iter().fold(0, i32::max);
+            for &value in rest {
+                folded = if value > folded { value } else { folded };
+                bits = bits.max(bits_of_magnitude(value));
+            }
+            if bits > INFINITY_BITS { f32::NAN } else { folded }
+        },
+    )
+}
+
+const INFINITY_BITS: i32 = f32::INFINITY.to_bits() as i32;
+
+/// |value| as an integer: orders as magnitudes do, NaN above infinity.
+#[inline(always)]
+fn bits_of_magnitude(value: f32) -> i32 {
+    (value.to_bits() & (u32::MAX >> 1)) as i32
+}
+
+/// The place of the first element that is wanted.
+fn find(values: &[f32], wanted: impl Fn(f32) -> bool) -> Option<usize> {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let holds = |chunk: &&[f32]| chunk.iter().fold(false, |found, &value| found | wanted(value));
+            let (number, chunk) = values.chunks(LANES).enumerate().find(|(_, chunk)| holds(chunk))?;
+            chunk.iter().position(|&value| wanted(value)).map(|place| number * LANES + place)
         },
     )
 }

@@ -1,21 +1,39 @@
-//! Running sums in `f64`, rounded one by one. Blocks of eight are summed within themselves in three steps and
-//! then added to the carry, so that the chain from element to element is one addition per block. Long rows
-//! are cut into pieces of a fixed length: their sums first, then each piece from the sum of those before it.
+//! Running sums, see [`super::scan`]. Long rows are cut into pieces of a fixed length: their sums first, then each piece
+//! from the sum of those before it. Two forms: the conversions to `f64` and back are most of the time of the first.
 
+use super::scan;
 use crate::kernel::{CpuKernel, Declined, Scratch};
-use crate::shared::call::{Call, In, Out, Row, rows_of};
+use crate::numerics::{Numerics, Variant};
+use crate::shared::call::{Call, Row, rows_of};
 use crate::shared::pool::Worker;
 use crate::shared::reduce::{PIECE, sum_loaded};
-use crate::shared::simd;
+use crate::shared::stream;
 use ssmgraph_ops::{Cumsum, Layout, OpError};
 use std::ops::Range;
 
 /// Elements of a row that one worker takes: longer rows are cut.
 const LONG: usize = 32_768;
+/// Pieces of each worker between two meetings.
+const PIECES_AT_ONCE: usize = 4;
+
+const VARIANTS: [Variant; 2] = [
+    Variant { name: "f64", numerics: Numerics::Exact, about: "every sum is in f64" },
+    Variant {
+        name: "f32_blocks",
+        numerics: Numerics::Fast,
+        about: "sums inside a block of 16 are in f32, those of whole blocks in f64",
+    },
+];
+/// Place of `f32_blocks`.
+const F32_BLOCKS: usize = 1;
 
 impl CpuKernel for Cumsum {
     fn supports(&self, _inputs: &[Layout]) -> Result<(), Declined> {
         Ok(())
+    }
+
+    fn variants(&self) -> &'static [Variant] {
+        &VARIANTS
     }
 
     fn work(&self, inputs: &[Layout], _results: &[Layout]) -> usize {
@@ -30,34 +48,41 @@ impl CpuKernel for Cumsum {
     }
 
     fn run(&self, call: &Call, worker: &Worker<'_>, _own: &mut [f32]) -> Result<(), OpError> {
-        let (x, y) = (&call.inputs[0], &call.results[0]);
+        let x = &call.inputs[0];
         let length = x.ne()[0];
         let pieces = length.div_ceil(LONG);
         if pieces <= 1 {
             for row in rows_of(x.layout(), worker) {
                 // SAFETY: rows are shared out among the workers, each to one.
-                unsafe { running_sums(x, y, row, 0..length, 0.0) }
+                unsafe { running_sums(call, row, 0..length, 0.0) }
             }
             return Ok(());
         }
-        let units = worker.share(x.layout().rows() * pieces);
         let place = |unit: usize| {
             let first = unit % pieces * LONG;
             (x.layout().row_index(unit / pieces), first..length.min(first + LONG))
         };
-        for unit in units.clone() {
-            let (row, elements) = place(unit);
-            // SAFETY: each piece is one worker's.
-            unsafe { call.shared.set_f64(unit, sum_loaded(x, row, elements)) }
-        }
-        worker.barrier();
-        for unit in units {
-            let (row, elements) = place(unit);
-            // SAFETY: all sums were written before the barrier; each piece is one worker's.
-            unsafe {
-                let before = call.shared.f64s(unit - unit % pieces..unit);
-                let carry = before.fold(0.0, |carry, sum| carry + sum);
-                running_sums(x, y, row, elements, carry);
+        // A few pieces of each worker at a time, so that they are still in the cache when they are read again.
+        let units = x.layout().rows() * pieces;
+        let together = PIECES_AT_ONCE * worker.count;
+        for begin in (0..units).step_by(together) {
+            let share = worker.share(together.min(units - begin));
+            let share = begin + share.start..begin + share.end;
+            for unit in share.clone() {
+                let (row, elements) = place(unit);
+                // SAFETY: each piece is one worker's.
+                unsafe { call.shared.set_f64(unit, sum_loaded(x, row, elements)) }
+            }
+            worker.barrier();
+            for unit in share {
+                let (row, elements) = place(unit);
+                // SAFETY: the sums of this piece and of all before it were written before the barrier; each piece
+                // is one worker's.
+                unsafe {
+                    let before = call.shared.f64s(unit - unit % pieces..unit);
+                    let carry = before.fold(0.0, |carry, sum| carry + sum);
+                    running_sums(call, row, elements, carry);
+                }
             }
         }
         Ok(())
@@ -66,41 +91,31 @@ impl CpuKernel for Cumsum {
 
 /// # Safety
 /// No other worker touches these elements of `y` until the next barrier.
-unsafe fn running_sums(x: &In, y: &Out, row: Row, elements: Range<usize>, mut carry: f64) {
+unsafe fn running_sums(call: &Call, row: Row, elements: Range<usize>, mut carry: f64) {
+    let (x, y) = (&call.inputs[0], &call.results[0]);
+    let scan = if call.variant == F32_BLOCKS { scan::narrow } else { scan::wide };
+    // What is too large to stay in the caches only costs reading before it is overwritten.
+    let past_caches = y.layout().span_bytes() >= stream::BYTES_MIN;
     let mut piece = [0.0; PIECE];
     for first in elements.clone().step_by(PIECE) {
-        let values = &mut piece[..PIECE.min(elements.end - first)];
-        x.load(row, first, values);
-        carry = simd::vectorize(
-            #[inline(always)]
-            || scan(values, carry),
-        );
-        // SAFETY: by the function's contract.
-        unsafe { y.store(row, first, values) }
-    }
-}
-
-/// Turns elements into sums that start from `carry`; returns the last one. Only ever adds what lies before,
-/// so that an infinity reaches no earlier sum.
-#[inline(always)]
-fn scan(values: &mut [f32], mut carry: f64) -> f64 {
-    let (blocks, rest) = values.as_chunks_mut::<8>();
-    for block in blocks {
-        let mut sums = block.map(f64::from);
-        for distance in [1, 2, 4] {
-            let before = sums;
-            for i in distance..8 {
-                sums[i] = before[i - distance] + before[i];
+        let count = PIECE.min(elements.end - first);
+        let piece = &mut piece[..count];
+        // SAFETY: the pointers reach as many elements of the row, and x's and y's are the same or apart; nobody else
+        // writes them, by the function's contract.
+        unsafe {
+            match (x.f32_pointer(row, first..first + count), y.f32_pointer(row, first..first + count)) {
+                (Some(source), Some(target)) if !past_caches => carry = scan(source, target, count, carry),
+                (Some(source), Some(target)) => {
+                    carry = scan(source, piece.as_mut_ptr(), count, carry);
+                    stream::write(target, piece);
+                }
+                _ => {
+                    x.load(row, first, piece);
+                    carry = scan(piece.as_ptr(), piece.as_mut_ptr(), count, carry);
+                    y.store(row, first, piece);
+                }
             }
         }
-        for (value, sum) in block.iter_mut().zip(sums) {
-            *value = (carry + sum) as f32;
-        }
-        carry += sums[7];
     }
-    for value in rest {
-        carry += f64::from(*value);
-        *value = carry as f32;
-    }
-    carry
+    stream::finish();
 }

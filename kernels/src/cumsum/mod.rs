@@ -2,3 +2,4 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod scan;

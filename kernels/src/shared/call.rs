@@ -112,6 +112,14 @@ impl In {
         self.packed_row(DType::F32, row)
     }
 
+    /// Some elements of a row of packed `f32`, also for operands whose memory a result takes over: an element is read
+    /// before it is written. `None` for other types and spread elements.
+    pub fn f32_pointer(&self, row: Row, elements: Range<usize>) -> Option<*const f32> {
+        assert!(elements.start < elements.end && elements.end <= self.layout.ne[0], "outside the row");
+        let packed = self.layout.dtype == DType::F32 && self.layout.rows_packed();
+        packed.then(|| self.at(elements.start, row).cast())
+    }
+
     #[inline]
     fn packed_row<T>(&self, dtype: DType, row: Row) -> Option<&[T]> {
         if self.layout.dtype != dtype || !self.layout.rows_packed() {
@@ -335,6 +343,13 @@ impl Out {
         }
         // SAFETY: inside the span, aligned, and unshared by the function's contract.
         unsafe { slice::from_raw_parts_mut(self.at(elements.start, row).cast(), elements.len()) }
+    }
+
+    /// Some elements of a row of packed `f32`; `None` for other types and spread elements.
+    pub fn f32_pointer(&self, row: Row, elements: Range<usize>) -> Option<*mut f32> {
+        assert!(elements.start < elements.end && elements.end <= self.layout.ne[0], "outside the row");
+        let packed = self.layout.dtype == DType::F32 && self.layout.rows_packed();
+        packed.then(|| self.at(elements.start, row).cast())
     }
 
     /// `count` rows of packed `f32` that follow each other along axis 1 without gaps, as one slice.

@@ -10,3 +10,4 @@ pub mod pool;
 pub mod prefetch;
 pub mod reduce;
 pub mod simd;
+pub mod stream;

@@ -3,6 +3,9 @@
 /// Elements of a cache line.
 const LINE: usize = 16;
 
+/// How far ahead a pass over a row asks for what it reads: the processor does not look past the end of a page.
+pub const AHEAD_BYTES: usize = 2048;
+
 /// For reading.
 #[inline(always)]
 pub fn to_read(values: &[f32]) {
@@ -31,12 +34,12 @@ pub fn to_write(values: &mut [f32]) {
 
 /// The line so many bytes behind the start of `value`, for reading; it may lie past the end of everything.
 #[inline(always)]
-pub fn ahead<T>(value: &T, bytes: usize) {
+pub fn ahead<T>(value: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).wrapping_byte_add(bytes).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.wrapping_byte_add(bytes).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (value, bytes);

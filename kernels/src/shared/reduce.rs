@@ -2,6 +2,7 @@
 //! instruction set, which a process chooses once; not on where the row lies or who asks.
 
 use super::call::{self, In};
+use super::prefetch::{self, AHEAD_BYTES};
 use super::simd;
 use pulp::{Simd, WithSimd};
 use std::marker::PhantomData;
@@ -144,63 +145,102 @@ pub fn max(values: &[f32]) -> f32 {
     simd::arch().dispatch(Row(values, PhantomData::<Max>))
 }
 
-/// Elements whose sum is formed in `f64`.
-struct Wide<'a>(&'a [f32]);
+/// Sums side by side, so that additions do not wait for each other.
+const WIDE_LANES: usize = 64;
 
-/// Elements turned into `f64` at a time.
-const WIDENED: usize = 128;
+/// A sum in `f64` that takes its elements in pieces. Its order depends on the number of elements alone, if every piece
+/// but the last is a multiple of [`WIDE_LANES`] long.
+struct WideSum {
+    lanes: [f64; WIDE_LANES],
+    rest: f64,
+}
 
-impl WithSimd for Wide<'_> {
-    type Output = f64;
+impl WideSum {
+    const EMPTY: WideSum = WideSum { lanes: [0.0; WIDE_LANES], rest: 0.0 };
 
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f64 {
-        let mut wide = [0.0; WIDENED];
-        let mut sums = [simd.splat_f64s(0.0); 4];
-        let mut rest_sum = 0.0;
-        for values in self.0.chunks(WIDENED) {
-            let wide = &mut wide[..values.len()];
-            wide.iter_mut().zip(values).for_each(|(wide, &value)| *wide = f64::from(value));
-            let (vectors, rest) = S::as_simd_f64s(wide);
-            let (fours, singles) = vectors.as_chunks::<4>();
-            for four in fours {
-                for (sum, &values) in sums.iter_mut().zip(four) {
-                    *sum = simd.add_f64s(*sum, values);
+    fn add(&mut self, values: &[f32]) {
+        let (chunks, rest) = values.as_chunks::<WIDE_LANES>();
+        #[cfg(target_arch = "x86_64")]
+        match simd::arch() {
+            // SAFETY: the processor has the instructions.
+            pulp::Arch::V4(_) => unsafe { add_chunks_avx512(&mut self.lanes, chunks) },
+            _ => add_chunks(&mut self.lanes, chunks),
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        add_chunks(&mut self.lanes, chunks);
+        self.rest = rest.iter().fold(self.rest, |sum, &value| sum + f64::from(value));
+    }
+
+    fn total(mut self) -> f64 {
+        for half in [32, 16, 8, 4, 2, 1] {
+            for i in 0..half {
+                self.lanes[i] += self.lanes[i + half];
+            }
+        }
+        self.lanes[0] + self.rest
+    }
+}
+
+fn add_chunks(lanes: &mut [f64; WIDE_LANES], chunks: &[[f32; WIDE_LANES]]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for chunk in chunks {
+                for (sum, &value) in lanes.iter_mut().zip(chunk) {
+                    *sum += f64::from(value);
                 }
             }
-            for (sum, &values) in sums.iter_mut().zip(singles) {
-                *sum = simd.add_f64s(*sum, values);
-            }
-            rest_sum = rest.iter().fold(rest_sum, |sum, value| sum + value);
+        },
+    );
+}
+
+/// Half-length vectors: three units add or convert those, two the long ones.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn add_chunks_avx512(lanes: &mut [f64; WIDE_LANES], chunks: &[[f32; WIDE_LANES]]) {
+    use std::arch::x86_64::*;
+    let mut sums = [_mm256_setzero_pd(); WIDE_LANES / 4];
+    for (sum, lanes) in sums.iter_mut().zip(lanes.as_chunks::<4>().0) {
+        // SAFETY: the reference is to four numbers.
+        *sum = unsafe { _mm256_loadu_pd(lanes.as_ptr()) };
+    }
+    for chunk in chunks {
+        chunk.as_chunks::<16>().0.iter().for_each(|line| prefetch::ahead(line, AHEAD_BYTES));
+        for (sum, values) in sums.iter_mut().zip(chunk.as_chunks::<4>().0) {
+            // SAFETY: as above.
+            *sum = _mm256_add_pd(*sum, _mm256_cvtps_pd(unsafe { _mm_loadu_ps(values.as_ptr()) }));
         }
-        let [a, b, c, d] = sums;
-        rest_sum + simd.reduce_sum_f64s(simd.add_f64s(simd.add_f64s(a, b), simd.add_f64s(c, d)))
+    }
+    for (sum, lanes) in sums.iter().zip(lanes.as_chunks_mut::<4>().0) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_pd(lanes.as_mut_ptr(), *sum) }
     }
 }
 
 /// Σ v, in `f64`.
 pub fn sum_f64(values: &[f32]) -> f64 {
-    simd::arch().dispatch(Wide(values))
+    let mut sum = WideSum::EMPTY;
+    sum.add(values);
+    sum.total()
 }
 
 /// Σ of some elements of a row, in `f64`. Not for operands whose memory a result takes over.
 pub fn sum_row(x: &In, row: call::Row, elements: Range<usize>) -> f64 {
     match x.f32_row(row) {
-        Some(values) => values[elements].chunks(PIECE).fold(0.0, |sum, piece| sum + sum_f64(piece)),
+        Some(values) => sum_f64(&values[elements]),
         None => sum_loaded(x, row, elements),
     }
 }
 
 /// Σ of some elements of a row, in `f64`, through copies of its pieces; the same bits as [`sum_row`].
 pub fn sum_loaded(x: &In, row: call::Row, elements: Range<usize>) -> f64 {
-    let mut piece = [0.0; PIECE];
-    let mut sum = 0.0;
+    let (mut piece, mut sum) = ([0.0; PIECE], WideSum::EMPTY);
     for first in elements.clone().step_by(PIECE) {
         let values = &mut piece[..PIECE.min(elements.end - first)];
         x.load(row, first, values);
-        sum += sum_f64(values);
+        sum.add(values);
     }
-    sum
+    sum.total()
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
 //! `perf`: each op on realistic shapes, cold and hot, beside what memory can do.
 
 mod device_memory;
+#[cfg(feature = "peer-ggml")]
+mod peer;
 mod shapes;
+#[cfg(feature = "peer-ggml")]
+mod targets;
 
-use super::model::{self, NumericsArgs, ThreadArgs};
+use super::model::{self, NumericsArgs, Peer, ThreadArgs};
 use super::progress::Progress;
 use super::test::kinds;
 use super::text::{Spread, Style, table};
@@ -42,8 +46,8 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     variant: Vec<String>,
     /// Another library to measure beside
-    #[arg(long, value_name = "PEER")]
-    peer: Option<String>,
+    #[arg(long)]
+    peer: Option<Peer>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -120,8 +124,8 @@ impl Memory {
 
 /// Measures and prints.
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
-    if let Some(peer) = &args.peer {
-        return Err(Failure::Call(format!("--peer {peer}: this program has no peer built in yet")));
+    if args.peer.is_some() {
+        return beside_peer(&args, out);
     }
     let backends = model::backends(&args.backend, args.threads, args.numerics)?;
     let chosen = kinds(&args.op)?;
@@ -142,6 +146,22 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
         true => print_json(&rows, out),
         false => print_table(&rows, &memories, out),
     }
+}
+
+/// The CPU backend beside another library, in the form that it chooses.
+#[cfg(feature = "peer-ggml")]
+fn beside_peer(args: &Args, out: &mut Out<'_>) -> Outcome {
+    if args.backend != ["cpu"] || !args.variant.is_empty() {
+        return Err(Failure::Call("--peer measures the cpu backend in the form that it chooses".into()));
+    }
+    let chosen = kinds(&args.op)?;
+    let chosen = if chosen.is_empty() { OpKind::ALL.to_vec() } else { chosen };
+    peer::run(&chosen, args.threads.asked(), args.numerics, args.json, out)
+}
+
+#[cfg(not(feature = "peer-ggml"))]
+fn beside_peer(_args: &Args, _out: &mut Out<'_>) -> Outcome {
+    Err(Peer::missing())
 }
 
 /// Which forms to measure.

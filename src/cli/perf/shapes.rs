@@ -49,16 +49,16 @@ fn uniform(dtype: DType, ne: &[usize]) -> HostTensor {
     Values::new(ne.iter().sum::<usize>() as u64).tensor(dtype, ne, -1.0, 1.0)
 }
 
-fn f32s(ne: &[usize]) -> HostTensor {
+pub fn f32s(ne: &[usize]) -> HostTensor {
     uniform(DType::F32, ne)
 }
 
-fn ids(count: usize, below: usize) -> HostTensor {
+pub fn ids(count: usize, below: usize) -> HostTensor {
     let ids: Vec<i32> = (0..count).map(|index| (index * 7919 % below) as i32).collect();
     HostTensor::from_i32(&[count], &ids).expect("one id each")
 }
 
-fn workload(op: impl Into<Op>, inputs: Vec<HostTensor>, tokens: usize) -> Workload {
+pub fn workload(op: impl Into<Op>, inputs: Vec<HostTensor>, tokens: usize) -> Workload {
     let ne = inputs[0].layout();
     Workload { op: op.into(), shape: format!("{ne}, T = {tokens}"), inputs, bytes: None }
 }
@@ -78,7 +78,12 @@ fn mamba2(tokens: usize) -> Workload {
     scan("Mamba-2", [128, 64, INNER / 64, 1], 1, tokens)
 }
 
-fn scan(name: &str, [states, head_dim, heads, groups]: [usize; 4], decays: usize, tokens: usize) -> Workload {
+pub fn scan(
+    name: &str,
+    [states, head_dim, heads, groups]: [usize; 4],
+    decays: usize,
+    tokens: usize,
+) -> Workload {
     let mut values = Values::new(tokens as u64);
     let inputs = vec![
         f32s(&[states, head_dim, heads, 1]),
@@ -94,7 +99,7 @@ fn scan(name: &str, [states, head_dim, heads, groups]: [usize; 4], decays: usize
 }
 
 /// Heads of 128, as many as one layer of a model of some billion parameters has.
-fn gated_delta_net(tokens: usize) -> Workload {
+pub fn gated_delta_net(tokens: usize) -> Workload {
     let (size, key_heads, heads) = (128, 16, 32);
     let mut values = Values::new(tokens as u64);
     let mut small = |ne: &[usize]| values.tensor(DType::F32, ne, -0.15, 0.15);

@@ -1,5 +1,6 @@
 //! llama.cpp: models, contexts, and our plugin in them.
 
+use crate::device::ThreadPool;
 use llama_cpp_sys_2 as sys;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
@@ -100,23 +101,48 @@ impl Drop for Model {
 pub struct Context<'m> {
     pointer: NonNull<sys::llama_context>,
     model: &'m Model,
+    threads: ThreadPool,
 }
 
 impl<'m> Context<'m> {
     /// A context with F32 caches and no flash attention.
     ///
     /// Errors: llama.cpp refused it.
-    pub fn new(model: &'m Model, threads: i32, length: u32) -> Result<Context<'m>, String> {
+    pub fn new(model: &'m Model, threads: usize, length: usize) -> Result<Context<'m>, String> {
         // SAFETY: no arguments.
         let mut params = unsafe { sys::llama_context_default_params() };
-        (params.n_ctx, params.n_batch, params.n_ubatch) = (length, length, length);
-        (params.n_threads, params.n_threads_batch) = (threads, threads);
         (params.type_k, params.type_v) = (sys::GGML_TYPE_F32, sys::GGML_TYPE_F32);
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        Context::of(model, threads, length, params)
+    }
+
+    /// A context as llama.cpp's own programs make it.
+    ///
+    /// Errors: llama.cpp refused it.
+    pub fn as_by_default(model: &'m Model, threads: usize, length: usize) -> Result<Context<'m>, String> {
+        // SAFETY: no arguments.
+        Context::of(model, threads, length, unsafe { sys::llama_context_default_params() })
+    }
+
+    /// One batch holds as many tokens as the context.
+    fn of(
+        model: &'m Model,
+        threads: usize,
+        length: usize,
+        mut params: sys::llama_context_params,
+    ) -> Result<Context<'m>, String> {
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (length as u32, length as u32, length as u32);
+        (params.n_threads, params.n_threads_batch) = (threads as i32, threads as i32);
+        let threads = ThreadPool::new(threads)?;
         // SAFETY: the model outlives the context, which borrows it.
         let pointer = unsafe { sys::llama_init_from_model(model.pointer.as_ptr(), params) };
         let pointer = NonNull::new(pointer).ok_or("llama.cpp refused the context")?;
-        Ok(Context { pointer, model })
+        // SAFETY: context and threads live; the context is freed first.
+        unsafe {
+            let pool = threads.pointer.as_ptr();
+            sys::llama_attach_threadpool(pointer.as_ptr(), pool, pool);
+        }
+        Ok(Context { pointer, model, threads })
     }
 
     /// Feeds tokens and gives the logits after the last one.
@@ -141,6 +167,11 @@ impl<'m> Context<'m> {
             std::slice::from_raw_parts(row, self.model.vocabulary)
         };
         Ok(logits.to_vec())
+    }
+
+    /// The threads that compute.
+    pub fn threads(&self) -> &ThreadPool {
+        &self.threads
     }
 
     /// Forgets everything.
@@ -170,7 +201,7 @@ impl Answer {
     ///
     /// Errors: llama.cpp's.
     pub fn of(model: &Model, prompt: &[u32], count: usize) -> Result<Answer, String> {
-        let mut context = Context::new(model, 2, (prompt.len() + count).next_multiple_of(256) as u32)?;
+        let mut context = Context::new(model, 2, (prompt.len() + count).next_multiple_of(256))?;
         let mut answer = Answer { logits: Vec::new(), tokens: Vec::new() };
         let mut logits = context.decode(prompt)?;
         for _ in 0..count {

@@ -1,6 +1,9 @@
 //! `bench`: prompt and generation speed, beside what memory can do.
 
-use super::model::{self, DeviceArgs};
+#[cfg(feature = "peer-ggml")]
+mod peer;
+
+use super::model::{self, DeviceArgs, Peer};
 use super::text::{self, Spread, Style};
 use super::{Failure, Out, Outcome, bandwidth};
 use ssmgraph::engine::{Engine, EngineOptions};
@@ -26,6 +29,9 @@ pub struct Args {
     runs: usize,
     #[command(flatten)]
     device: DeviceArgs,
+    /// Another program to measure beside
+    #[arg(long)]
+    peer: Option<Peer>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -44,6 +50,9 @@ struct Row {
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     if args.runs == 0 || (args.pp == 0 && args.tg == 0) {
         return Err(Failure::Call("nothing to measure; give at least one run of --pp or --tg tokens".into()));
+    }
+    if args.peer.is_some() {
+        return beside_peer(&args, out);
     }
     let devices = args.device.devices()?;
     let gguf = model::open(&args.model)?;
@@ -70,6 +79,16 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     }
 }
 
+#[cfg(feature = "peer-ggml")]
+fn beside_peer(args: &Args, out: &mut Out<'_>) -> Outcome {
+    peer::run(args, out)
+}
+
+#[cfg(not(feature = "peer-ggml"))]
+fn beside_peer(_args: &Args, _out: &mut Out<'_>) -> Outcome {
+    Err(Peer::missing())
+}
+
 /// Weight bytes that one token needs: all of them, but of an embedding that is not the head a single row, and of
 /// experts as many as it uses.
 fn bytes_per_token(info: &Info) -> usize {
@@ -88,25 +107,29 @@ fn bytes_per_token(info: &Info) -> usize {
     info.weights.iter().map(bytes).sum()
 }
 
-/// Tokens per second over some runs, after one that does not count.
-fn measure(
-    engine: &mut Engine,
-    runs: usize,
-    tokens: usize,
-    work: fn(&mut Engine, &[u32]) -> Result<(), EngineError>,
-) -> Outcome<Spread> {
+/// Tokens to feed: some of the vocabulary.
+fn token_ids(engine: &Engine, tokens: usize) -> Vec<u32> {
     let n_vocab = engine.info().n_vocab.max(1);
-    let ids: Vec<u32> = (0..tokens).map(|index| (index * 7919 % n_vocab) as u32).collect();
-    let mut speeds = Vec::with_capacity(runs);
-    for run in 0..=runs {
-        engine.reset(0)?;
-        let start = Instant::now();
-        work(engine, &ids)?;
-        if run > 0 {
-            speeds.push(tokens as f64 / start.elapsed().as_secs_f64());
-        }
-    }
-    Ok(Spread::of(speeds))
+    (0..tokens).map(|index| (index * 7919 % n_vocab) as u32).collect()
+}
+
+/// What a run works through, on a sequence that has just been reset.
+type Work = fn(&mut Engine, &[u32]) -> Result<(), EngineError>;
+
+/// Seconds of one run.
+fn seconds(engine: &mut Engine, ids: &[u32], work: Work) -> Outcome<f64> {
+    engine.reset(0)?;
+    let start = Instant::now();
+    work(engine, ids)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Tokens per second over some runs, after one that does not count.
+fn measure(engine: &mut Engine, runs: usize, tokens: usize, work: Work) -> Outcome<Spread> {
+    let ids = token_ids(engine, tokens);
+    seconds(engine, &ids, work)?;
+    let speed = |_| seconds(engine, &ids, work).map(|seconds| tokens as f64 / seconds);
+    (0..runs).map(speed).collect::<Outcome<Vec<f64>>>().map(Spread::of)
 }
 
 fn prompt(engine: &mut Engine, ids: &[u32]) -> Result<(), EngineError> {
