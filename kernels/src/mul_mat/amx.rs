@@ -105,7 +105,7 @@ unsafe fn in_format<const F: u8>(panel: Panel<'_>, group: Group<'_>, place: usiz
     let mut even = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut odd = Sums([MaybeUninit::uninit(); PANEL_ROWS]);
     let mut sums = [_mm512_setzero_ps(); PANEL_ROWS];
-    let halves = panel.format.sums().count();
+    let halves = const { if F == Blocks::Q6K as u8 { 2 } else { 1 } };
     let steps = panel.blocks * halves;
     let Some(last) = steps.checked_sub(1) else {
         outputs.iter_mut().for_each(|column| column[place] = [0.0; PANEL_ROWS]);
@@ -132,6 +132,9 @@ unsafe fn in_format<const F: u8>(panel: Panel<'_>, group: Group<'_>, place: usiz
         }
         if steps % 2 == 1 {
             add::<F>(&mut sums, &even, panel, last, &group);
+        }
+        if F == Blocks::Q4K as u8 {
+            add_minima(&mut sums, panel, &group);
         }
     }
     for (output, sum) in outputs.iter_mut().zip(sums) {
@@ -164,14 +167,6 @@ unsafe fn add<const F: u8>(
             let scale = _mm512_mul_ps(scales, _mm512_set1_ps(of_b.add(column).read()));
             sums[column] = _mm512_fmadd_ps(total, scale, sums[column]);
         }
-        if F == Blocks::Q4K as u8 {
-            let minima = minima(panel, block);
-            let scaled = group.sums.as_ptr().add(block * PANEL_ROWS).cast::<f32>();
-            for column in 0..PANEL_ROWS {
-                sums[column] =
-                    _mm512_fmadd_ps(minima, _mm512_set1_ps(scaled.add(column).read()), sums[column]);
-            }
-        }
         // Left alone, the compiler moves the additions behind the next multiplication, and has no registers for that.
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = sums;
         asm!(
@@ -194,5 +189,29 @@ unsafe fn add<const F: u8>(
             inout(zmm_reg) * p,
             options(nomem, nostack, preserves_flags),
         );
+    }
+}
+
+/// Adds what the minima of all blocks come to.
+///
+/// # Safety
+/// As [`in_format`], of Q4_K.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
+unsafe fn add_minima(sums: &mut [__m512; PANEL_ROWS], panel: Panel<'_>, group: &Group<'_>) {
+    let mut of_minima = [_mm512_setzero_ps(); PANEL_ROWS];
+    for block in 0..panel.blocks {
+        // SAFETY: by the function's contract.
+        unsafe {
+            let minima = minima(panel, block);
+            let scaled = group.sums.as_ptr().add(block * PANEL_ROWS).cast::<f32>();
+            for column in 0..PANEL_ROWS {
+                let scaled = _mm512_set1_ps(scaled.add(column).read());
+                of_minima[column] = _mm512_fmadd_ps(minima, scaled, of_minima[column]);
+            }
+        }
+    }
+    for column in 0..PANEL_ROWS {
+        sums[column] = _mm512_add_ps(sums[column], of_minima[column]);
     }
 }

@@ -59,6 +59,7 @@ unsafe fn tile<const N: usize>(
     let halves = panel.format.sums().count();
     let mut unpacked = [0; BLOCK_BYTES];
     let mut sums = [[_mm256_setzero_ps(); 2]; N];
+    let mut of_minima = [[_mm256_setzero_ps(); 2]; N];
     for block in 0..panel.blocks {
         let at = block * group.width + first;
         let mut integers = panel.bytes.as_ptr().wrapping_add(block * BLOCK_BYTES);
@@ -91,7 +92,8 @@ unsafe fn tile<const N: usize>(
                     if panel.format == Blocks::Q4K {
                         let scaled = f32::from_bits(*group.sums.get_unchecked(at + n) as u32);
                         let minima = _mm256_loadu_ps(worth.minima.as_ptr().add(rows * 8));
-                        sums[n][rows] = _mm256_fmadd_ps(minima, _mm256_set1_ps(scaled), sums[n][rows]);
+                        of_minima[n][rows] =
+                            _mm256_fmadd_ps(minima, _mm256_set1_ps(scaled), of_minima[n][rows]);
                     }
                 }
             }
@@ -99,6 +101,9 @@ unsafe fn tile<const N: usize>(
     }
     for n in 0..N {
         for rows in 0..2 {
+            if panel.format == Blocks::Q4K {
+                sums[n][rows] = _mm256_add_ps(sums[n][rows], of_minima[n][rows]);
+            }
             // SAFETY: eight of the sixteen outputs of a column.
             unsafe { _mm256_storeu_ps(outputs[first + n][place].as_mut_ptr().add(rows * 8), sums[n][rows]) }
         }

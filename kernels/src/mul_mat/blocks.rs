@@ -2,7 +2,8 @@
 //!
 //! A block's 32 products are summed in integers, exactly, so that it does not matter which instructions do it; the
 //! sum, times the product of both scales, is added to the output's one accumulator with one rounding, block after
-//! block. Results are the same to the bit on every instruction set, and whatever is computed beside them.
+//! block; where blocks have minima, what those come to is summed for itself in the same way and added at the end. Results
+//! are the same to the bit on every instruction set, and whatever is computed beside them.
 
 use super::columns::{GROUP_COLUMNS, Group, Places, Rounded, Sums};
 use super::cpu::{Columns, Part};
@@ -145,6 +146,7 @@ fn portable(panel: Panel<'_>, group: Group<'_>, column: usize) -> [f32; PANEL_RO
             let halves = format.sums().count();
             let mut integers = [0; BLOCK_BYTES];
             let mut sums = [0.0f32; PANEL_ROWS];
+            let mut of_minima = [0.0f32; PANEL_ROWS];
             for block in 0..blocks {
                 let at = block * group.width + column;
                 let b: &[i8; Q8_0_BLOCK] =
@@ -169,8 +171,13 @@ fn portable(panel: Panel<'_>, group: Group<'_>, column: usize) -> [f32; PANEL_RO
                 if format == Blocks::Q4K {
                     let scaled = f32::from_bits(group.sums[at] as u32);
                     for row in 0..PANEL_ROWS {
-                        sums[row] = worth.minima[row].mul_add(scaled, sums[row]);
+                        of_minima[row] = worth.minima[row].mul_add(scaled, of_minima[row]);
                     }
+                }
+            }
+            if format == Blocks::Q4K {
+                for row in 0..PANEL_ROWS {
+                    sums[row] += of_minima[row];
                 }
             }
             sums
@@ -229,8 +236,7 @@ pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
     let (a, b) = (call.inputs[0].layout(), call.inputs[1].layout());
     let (format, blocks) = (format_of(a), blocks_in_row(a));
     let panel_bytes = format.panel_bytes(a.ne[0]);
-    let own = if blocks == 0 { &mut [] } else { aligned(own) };
-    let (packed, own) = own.split_at_mut(PANELS_AT_ONCE * panel_bytes);
+    let (packed, own) = aligned(own).split_at_mut(PANELS_AT_ONCE * panel_bytes);
     let (expanded, gathered) = own.split_at_mut(PANELS_AT_ONCE * expanded_bytes(format, blocks));
     #[cfg(target_arch = "x86_64")]
     let _tiles = (*LEVEL == Level::Amx).then(|| super::amx::Tiles::configure(format));

@@ -99,9 +99,9 @@ impl Blocks {
     /// Packs rows that follow each other.
     pub(super) fn pack(self, rows: &[&[u8]], panel: &mut [u8]) {
         match self {
-            Blocks::Q8_0 => units(rows, Q8_0_BYTES, 2..34, panel),
-            Blocks::Q4_0 => units(rows, 18, 2..18, panel),
-            Blocks::Q4K => units(rows, 144, 16..144, panel),
+            Blocks::Q8_0 => units(rows, Q8_0_BYTES, 2..34, panel, 8),
+            Blocks::Q4_0 => units(rows, 18, 2..18, panel, 4),
+            Blocks::Q4K => units(rows, 144, 16..144, panel, 32),
             Blocks::Q6K => self.pack_q6_k(rows, panel),
         }
         match self {
@@ -148,24 +148,22 @@ impl Blocks {
 
     fn pack_q6_k(self, rows: &[&[u8]], panel: &mut [u8]) {
         const BYTES: usize = 210;
+        if rows[0].is_empty() {
+            return;
+        }
         let blocks = rows[0].len() / BYTES * IN_SUPER;
-        for index in 0..rows[0].len() / BYTES {
-            let mut block: [&[u8]; PANEL_ROWS] = [&[]; PANEL_ROWS];
-            for (r, row) in rows.iter().enumerate() {
-                block[r] = &row[index * BYTES..][..BYTES];
-            }
-            let block = &block[..rows.len()];
-            for half in 0..2 {
-                let start = self.vector_bytes(index * IN_SUPER + half * 4);
-                units(block, BYTES, half * 64..half * 64 + 64, &mut panel[start..]);
-                units(block, BYTES, 128 + half * 32..160 + half * 32, &mut panel[start + 1024..]);
-            }
-            let d = self.super_scales(blocks, index * IN_SUPER);
-            for (r, block) in block.iter().enumerate() {
-                panel[d + 2 * r..d + 2 * r + 2].copy_from_slice(&block[208..]);
-                for group in 0..2 * IN_SUPER {
-                    let at = self.scales(blocks, index * IN_SUPER + group / 2);
-                    panel[at + group % 2 * PANEL_ROWS + r] = block[192 + group];
+        for half in 0..2 {
+            let vectors = half * 24;
+            units(rows, BYTES, half * 64..half * 64 + 64, &mut panel[vectors * 64..], 48);
+            units(rows, BYTES, 128 + half * 32..160 + half * 32, &mut panel[(vectors + 16) * 64..], 48);
+        }
+        for (r, row) in rows.iter().enumerate() {
+            for (index, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
+                let d = self.super_scales(blocks, index * IN_SUPER) + 2 * r;
+                panel[d..d + 2].copy_from_slice(&block[208..]);
+                let at = self.scales(blocks, index * IN_SUPER);
+                for (group, &scale) in block[192..208].iter().enumerate() {
+                    panel[at + group * PANEL_ROWS + r] = scale;
                 }
             }
         }

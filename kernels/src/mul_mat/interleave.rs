@@ -26,20 +26,21 @@ pub(super) fn floats<const N: usize>(rows: &[&[u8]], target: &mut [u8]) {
     }
 }
 
-/// Units of four bytes from these bytes of each block, those of all rows before the next of any, one block after
-/// another.
-pub(super) fn units(rows: &[&[u8]], block_bytes: usize, from: Range<usize>, target: &mut [u8]) {
-    let blocks = rows[0].len() / block_bytes;
+/// Units of four bytes from these bytes of each block, those of all rows before the next of any. What comes of a block
+/// starts `apart` vectors of 64 bytes behind what came of the one before.
+pub(super) fn units(rows: &[&[u8]], block_bytes: usize, from: Range<usize>, target: &mut [u8], apart: usize) {
     let vectors = from.len() / 4;
-    let (target, _) = target[..blocks * vectors * 64].as_chunks_mut::<64>();
+    let blocks = rows[0].len() / block_bytes;
+    let Some(last) = blocks.checked_sub(1) else { return };
+    let (target, _) = target[..(last * apart + vectors) * 64].as_chunks_mut::<64>();
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     if let (true, Ok(rows)) = (x86::available(), <&[&[u8]; PANEL_ROWS]>::try_from(rows)) {
         // SAFETY: the processor has the instructions.
-        done = unsafe { x86::units(rows, block_bytes, from.clone(), target) };
+        done = unsafe { x86::units(rows, block_bytes, from.clone(), target, apart) };
     }
     for (r, row) in rows.iter().enumerate() {
-        let blocks = row.chunks_exact(block_bytes).zip(target.chunks_exact_mut(vectors));
+        let blocks = row.chunks_exact(block_bytes).zip(target.chunks_mut(apart));
         for (block, vectors) in blocks.skip(done) {
             for (unit, vector) in block[from.clone()].as_chunks::<4>().0.iter().zip(vectors) {
                 vector[4 * r..4 * r + 4].copy_from_slice(unit);
@@ -85,33 +86,39 @@ mod x86 {
         whole * (64 / N)
     }
 
-    /// As many blocks at a time as make whole vectors; returns how many blocks were moved.
+    /// As many blocks at a time as make whole vectors, of 16, 32 or whole lines of bytes each; returns how many blocks were moved.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     pub(super) fn units(
         rows: &[&[u8]; PANEL_ROWS],
         block_bytes: usize,
         from: Range<usize>,
         target: &mut [[u8; 64]],
+        apart: usize,
     ) -> usize {
         let mut vectors = [_mm512_setzero_si512(); 16];
-        let (targets, _) = target.as_chunks_mut::<16>();
         let pieces = 64usize.div_ceil(from.len());
-        for (index, target) in targets.iter_mut().enumerate() {
-            // The first byte of each of the pieces that make up a vector, in a row.
-            let first = index * 64;
-            let start = first / from.len() * block_bytes + from.start + first % from.len();
-            for (vector, row) in vectors.iter_mut().zip(rows) {
-                let bytes = &row[start..start + (pieces - 1) * block_bytes + 64 / pieces];
-                // SAFETY: the pieces lie in `bytes`, one of each block.
-                *vector = unsafe { gather(bytes.as_ptr(), pieces, block_bytes) };
-            }
-            transpose(&mut vectors);
-            for (vector, target) in vectors.iter().zip(target) {
-                // SAFETY: the reference is to 64 bytes.
-                unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), *vector) }
+        let per_block = from.len() / 4;
+        let blocks = rows[0].len() / block_bytes / pieces * pieces;
+        for block in (0..blocks).step_by(pieces) {
+            for first in (0..per_block).step_by(16) {
+                // The first byte of each of the pieces that make up a vector, in a row.
+                let start = block * block_bytes + from.start + first * 4;
+                for (vector, row) in vectors.iter_mut().zip(rows) {
+                    let bytes = &row[start..start + (pieces - 1) * block_bytes + 64 / pieces];
+                    // SAFETY: the pieces lie in `bytes`, one of each block.
+                    *vector = unsafe { gather(bytes.as_ptr(), pieces, block_bytes) };
+                }
+                transpose(&mut vectors);
+                for (piece, vectors) in vectors.chunks_exact(16 / pieces).enumerate() {
+                    let place = (block + piece) * apart + first;
+                    for (vector, target) in vectors.iter().zip(&mut target[place..place + 16 / pieces]) {
+                        // SAFETY: the reference is to 64 bytes.
+                        unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), *vector) }
+                    }
+                }
             }
         }
-        targets.len() * 64 / from.len()
+        blocks
     }
 
     /// # Safety
@@ -201,12 +208,13 @@ mod tests {
                         |r: usize| (0..blocks * bytes).map(|i| (r * 29 + i * 5 + i / 256) as u8).collect();
                     let rows: Vec<Vec<u8>> = (0..count).map(row).collect();
                     let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-                    let mut target = vec![0; blocks * from.len() * PANEL_ROWS];
-                    units(&rows, bytes, from.clone(), &mut target);
+                    let apart = from.len() / 4 + blocks % 2;
+                    let mut target = vec![0; blocks * apart * 64];
+                    units(&rows, bytes, from.clone(), &mut target, apart);
                     for (r, row) in rows.iter().enumerate() {
                         for (block, bytes) in row.chunks(bytes).enumerate() {
                             for (i, byte) in bytes[from.clone()].iter().enumerate() {
-                                let at = block * from.len() * PANEL_ROWS + i / 4 * 64 + r * 4 + i % 4;
+                                let at = (block * apart + i / 4) * 64 + r * 4 + i % 4;
                                 assert_eq!(target[at], *byte, "{from:?} {blocks} {count}: {r} {block} {i}");
                             }
                         }

@@ -99,6 +99,7 @@ unsafe fn tile<const F: u8, const N: usize>(
     let per_block = bytes.len() / blocks.max(1);
     let halves = if F == Q6K { 2 } else { 1 };
     let mut sums = [_mm512_setzero_ps(); N];
+    let mut of_minima = [_mm512_setzero_ps(); N];
     for block in 0..blocks {
         let at = block * group.width + first;
         // SAFETY: the block lies in the panel, and its columns in the group, by the function's contract. A prefetch
@@ -126,13 +127,16 @@ unsafe fn tile<const F: u8, const N: usize>(
                     sums[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), scale, sums[n]);
                     if F == Q4K {
                         let scaled = _mm512_set1_ps(f32::from_bits(sum as u32));
-                        sums[n] = _mm512_fmadd_ps(minima(panel, block), scaled, sums[n]);
+                        of_minima[n] = _mm512_fmadd_ps(minima(panel, block), scaled, of_minima[n]);
                     }
                 }
             }
         }
     }
     for n in 0..N {
+        if F == Q4K {
+            sums[n] = _mm512_add_ps(sums[n], of_minima[n]);
+        }
         // SAFETY: the sixteen outputs of a column.
         unsafe { _mm512_storeu_ps(outputs[first + n][place].as_mut_ptr(), sums[n]) }
     }

@@ -16,7 +16,8 @@ use device_memory::DeviceMemory;
 use shapes::Workload;
 use ssmgraph::backend::{Backend, Devices};
 use ssmgraph::ops::{HostTensor, Layout, Op, OpKind};
-use ssmgraph::{Graph, Session};
+use ssmgraph::{Graph, Session, Store};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -246,9 +247,19 @@ fn measure(
 fn session(backend: &Arc<dyn Backend>, workload: &Workload) -> Outcome<(Session, usize)> {
     let mut graph = Graph::new();
     let mut operands = Vec::new();
+    let mut weights = HashMap::new();
+    let has_weight = matches!(workload.op, Op::MulMat(_) | Op::MulMatId(_));
     for (index, input) in workload.inputs.iter().enumerate() {
         let name = format!("operand {index}");
-        operands.push(graph.input(&name, input.layout().dtype, &input.ne()).map_err(Failure::wrong)?);
+        // What a matrix is multiplied with is a weight wherever it matters; backends may keep those in a form of
+        // their own.
+        let operand = if index == 0 && has_weight {
+            weights.insert(name.clone(), input.clone());
+            graph.weight(&name, *input.layout())
+        } else {
+            graph.input(&name, input.layout().dtype, &input.ne())
+        };
+        operands.push(operand.map_err(Failure::wrong)?);
     }
     let results = graph.op(workload.op.clone(), &operands).map_err(Failure::wrong)?;
     for &result in &results {
@@ -258,8 +269,9 @@ fn session(backend: &Arc<dyn Backend>, workload: &Workload) -> Outcome<(Session,
     let result_bytes = result_bytes.sum::<Result<usize, _>>().map_err(Failure::wrong)?;
     let operand_bytes: usize = workload.inputs.iter().map(HostTensor::layout).map(|l| l.span_bytes()).sum();
     let devices = Devices::new(vec![backend.clone()]);
-    let mut session = Session::new(&graph, &devices).map_err(Failure::wrong)?;
-    for (&operand, input) in operands.iter().zip(&workload.inputs) {
+    let store = Store::new(&devices, vec![Arc::new(weights)]);
+    let mut session = Session::with_store(&graph, &store).map_err(Failure::wrong)?;
+    for (&operand, input) in operands.iter().zip(&workload.inputs).skip(usize::from(has_weight)) {
         session.set_tensor(operand, input).map_err(Failure::wrong)?;
     }
     Ok((session, workload.bytes.unwrap_or(operand_bytes + result_bytes)))
