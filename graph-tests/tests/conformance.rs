@@ -11,7 +11,7 @@ use graph_tests::cuda;
 use libtest_mimic::{Arguments, Failed, Trial};
 use ssmgraph::backend::{Backend, CpuBackend, Eager, Reference};
 use ssmgraph::conformance::{Outcome, run_case, vectors};
-use ssmgraph::ops::OpKind;
+use ssmgraph::ops::{Case, DType, Op, OpKind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +32,35 @@ fn reference() -> Arc<dyn Backend> {
     Arc::new(Eager::new(Reference))
 }
 
-/// Our own backends take every case: a decline would be a silent fallback.
+/// Backends, by how their names start, and ops that they leave to the reference for blocks of 4 and 6 bits: the
+/// kernels of matrix products have none of these formats yet, those of CUDA none at all.
+const LEFT_TO_THE_REFERENCE: [(&str, &[OpKind]); 2] = [
+    ("cpu", &[OpKind::MulMat, OpKind::MulMatId]),
+    ("cuda", &[OpKind::MulMat, OpKind::MulMatId, OpKind::GetRows, OpKind::Cpy]),
+];
+
+/// Whether a backend is known to decline a case. Where blocks are only moved, none does.
+fn is_left(case: &Case, backend: &str) -> bool {
+    let listed = |(name, ops): &(&str, &[OpKind])| backend.starts_with(name) && ops.contains(&case.op.kind());
+    let from = case.inputs[0].layout().dtype;
+    let to = match &case.op {
+        Op::Cpy(copy) => copy.to.dtype,
+        _ => DType::F32,
+    };
+    let narrow = |dtype: DType| dtype.is_quantized() && dtype != DType::Q8_0;
+    from != to && (narrow(from) || narrow(to)) && LEFT_TO_THE_REFERENCE.iter().any(listed)
+}
+
+/// What is left must be declined, and come out right all the same.
+fn must_decline(outcome: Outcome) -> Result<(), Failed> {
+    match outcome {
+        Outcome::Declined(_) => Ok(()),
+        Outcome::Passed => Err("is computed: take it off the list of what is left to the reference".into()),
+        outcome => must_pass(outcome),
+    }
+}
+
+/// Our own backends take every other case: a decline would be a silent fallback.
 fn must_pass(outcome: Outcome) -> Result<(), Failed> {
     match outcome {
         Outcome::Passed => Ok(()),
@@ -52,7 +80,8 @@ fn case_trials(trials: &mut Vec<Trial>, backends: &[(String, Arc<dyn Backend>)],
             for (name, backend) in backends {
                 let (case, backend) = (case.clone(), backend.clone());
                 let title = format!("{}::{}::{name}", kind.module(), case.name);
-                trials.push(Trial::test(title, move || must_pass(run_case(&backend, &case))));
+                let check = if is_left(&case, name) { must_decline } else { must_pass };
+                trials.push(Trial::test(title, move || check(run_case(&backend, &case))));
             }
         }
     }

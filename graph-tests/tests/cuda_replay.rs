@@ -233,6 +233,11 @@ fn every_op_is_captured_at_its_second_run_after_any_growth_of_the_pool() {
     for &kind in ssmgraph::ops::OpKind::ALL {
         let cases = kind.cases();
         for case in cases.iter().step_by(7) {
+            let layouts: Vec<Layout> = case.inputs.iter().map(|input| *input.layout()).collect();
+            // What may be declined is listed in the conformance suite.
+            if backend.supports(&case.op, &layouts).is_err() {
+                continue;
+            }
             // Held while the case runs, so that its own memory is new to the driver.
             let _grown = backend.allocate(1 << 16).unwrap();
             emulator.reset_counts();

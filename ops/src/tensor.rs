@@ -153,9 +153,12 @@ impl<'a> View<'a> {
         let Some(format) = Format::of(self.layout.dtype) else {
             return (0..self.layout.ne[0]).map(|i0| self.get([i0, i1, i2, i3])).collect();
         };
-        let blocks =
-            (0..self.layout.row_blocks()).flat_map(|block| format.exact(self.block([block, i1, i2, i3])));
-        blocks.collect()
+        if self.layout.rows_packed() && self.layout.ne[0] > 0 {
+            let at = self.layout.offset([0, i1, i2, i3]);
+            return format.exact(&self.bytes[at..at + self.layout.row_bytes()]);
+        }
+        let blocks = 0..self.layout.row_blocks();
+        blocks.flat_map(|block| format.exact(self.block([block, i1, i2, i3]))).collect()
     }
 
     /// The same bytes under another layout, whose element 0 lies `offset_bytes` after the present one.

@@ -3,12 +3,19 @@
 use super::{Call, Place, operands};
 use crate::tensor::Tensor;
 use ssmgraph::backend::Declined;
-use ssmgraph_ops::{Concat, Cpy, GetRows, Repeat, SetRows};
+use ssmgraph_ops::{Concat, Cpy, DType, GetRows, Repeat, SetRows};
 
 /// DUP, CONT, CPY: elements of operand 0 in index order.
 pub fn copy(node: Tensor<'_>) -> Result<Call<'_>, Declined> {
     let result = Place::of(node)?;
-    Ok(Call::of(Cpy { to: result.layout }, operands::<1>(node)?, [result]))
+    let [x] = operands(node)?;
+    let (from, to) = (x.layout.dtype, result.layout.dtype);
+    // Ours chooses other scales for the blocks of these formats: a host that splits a graph between the two would get
+    // two answers.
+    if from != to && to.is_block() && to != DType::Q8_0 {
+        return Err(Declined(format!("rounding to {to} differs from ggml's")));
+    }
+    Ok(Call::of(Cpy { to: result.layout }, [x], [result]))
 }
 
 /// CONCAT.

@@ -38,7 +38,7 @@ fn every_op(host: Host) {
             let leaves = form.leaves(&mut arena);
             let node = form.node(&mut arena, &leaves);
             if !device.supports(node) {
-                if !form.is_declined() {
+                if !form.is_declined(host.setting.cuda) {
                     failures.push(format!(
                         "{}: declined, {}",
                         words(&case),

@@ -9,12 +9,15 @@ use ssmgraph::ops::rope::RopeMode;
 use ssmgraph::ops::unary::Function;
 use ssmgraph::ops::{Case, DType, HostTensor, Layout, MulMat, MulMatId, Op, OpKind};
 use ssmgraph_ggml::abi;
+use ssmgraph_kernels::{cpu, cuda_kernel};
 
 /// A node that does what a case does.
 #[derive(Clone)]
 pub struct Form {
     /// Its number.
     pub op: i32,
+    /// What it is to us.
+    pub ours: Op,
     /// Its parameters.
     pub params: Vec<i32>,
     /// Which operands of the case it has, in its order.
@@ -53,6 +56,7 @@ pub fn forms(case: &Case) -> Vec<Form> {
     };
     let form = |op, params: &[i32]| Form {
         op,
+        ours: case.op.clone(),
         params: params.to_vec(),
         sources: (0..case.inputs.len()).collect(),
         inputs: case.inputs.clone(),
@@ -137,9 +141,19 @@ impl Form {
     }
 
     /// Whether devices decline it: ggml's own backends disagree about the sum of rows that are not packed, see
-    /// docs/ggml-plugin.md.
-    pub fn is_declined(&self) -> bool {
-        self.op == abi::OP_SUM && !self.inputs[0].layout().rows_packed()
+    /// docs/ggml-plugin.md. Blocks of 4 and 6 bits are declined where the device has no kernel for them, and where we
+    /// round to them otherwise than ggml.
+    pub fn is_declined(&self, cuda: bool) -> bool {
+        let layouts: Vec<Layout> = self.inputs.iter().map(|input| *input.layout()).collect();
+        let (from, to) = (layouts[0].dtype, self.result.dtype);
+        let narrow = |dtype: DType| dtype.is_block() && dtype != DType::Q8_0;
+        let declines = || match cuda {
+            true => cuda_kernel(&self.ours).is_some_and(|kernel| kernel.supports(&layouts).is_err()),
+            false => cpu(&self.ours).is_some_and(|kernel| kernel.supports(&layouts).is_err()),
+        };
+        let rounds = from != to && narrow(to);
+        let sums_gaps = self.op == abi::OP_SUM && !layouts[0].rows_packed();
+        sums_gaps || rounds || (narrow(from) && declines())
     }
 
     /// Bytes that an arena needs for it.
