@@ -70,7 +70,9 @@ fn advance<S: Simd, const K: usize, const ONE_GATE: bool>(simd: S, prompt: Promp
         let mut before = sums;
         if ONE_GATE {
             let decay = simd.splat_f32s(token.strength.decay);
-            before = before.map(|sum| simd.mul_f32s(sum, decay));
+            for sum in &mut before {
+                *sum = simd.mul_f32s(*sum, decay);
+            }
         }
         let mut deltas = [zero; 2];
         if token.strength.beta != 0.0 {
@@ -116,7 +118,8 @@ fn look<S: Simd, const K: usize>(simd: S, pairs: &[Pair<S>], factors: [&[f32]; 2
         let factors = factors[0].chunks_exact(S::F32_LANES).zip(factors[1].chunks_exact(S::F32_LANES));
         for (index, (firsts, seconds)) in factors.enumerate() {
             for part in 0..K {
-                let factors = [firsts, seconds].map(|values| simd.splat_f32s(values[lanes[part]]));
+                let lane = lanes[part];
+                let factors = [simd.splat_f32s(firsts[lane]), simd.splat_f32s(seconds[lane])];
                 add_products(simd, &mut parts[part], &pairs[part * across + index], factors);
             }
         }

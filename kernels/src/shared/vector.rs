@@ -27,8 +27,8 @@ type Vectors<S, const K: usize> = [<S as Simd>::f32s; K];
 pub fn exp2<S: Simd, const K: usize>(simd: S, mut t: Vectors<S, K>) -> Vectors<S, K> {
     let (round, highest) = (simd.splat_f32s(ROUND), simd.splat_f32s(HIGHEST));
     let (mut shifted, mut r) = (t, t);
-    for k in 0..K {
-        t[k] = simd.select_f32s(simd.greater_than_f32s(t[k], highest), highest, t[k]);
+    for t in &mut t {
+        *t = simd.select_f32s(simd.greater_than_f32s(*t, highest), highest, *t);
     }
     for k in 0..K {
         shifted[k] = simd.add_f32s(t[k], round);
@@ -38,7 +38,7 @@ pub fn exp2<S: Simd, const K: usize>(simd: S, mut t: Vectors<S, K>) -> Vectors<S
     }
     // (2^r − 1) / r at the Chebyshev points of |r| ≤ ½: a relative error of 1e-8.
     let mut p = [simd.splat_f32s(1.545_316_3e-4); K];
-    for coefficient in [1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 2.402_265_1e-1, 6.931_472e-1, 1.0] {
+    for coefficient in [1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 2.402_265e-1, 6.931_472e-1, 1.0] {
         let coefficient = simd.splat_f32s(coefficient);
         for k in 0..K {
             p[k] = simd.mul_add_e_f32s(p[k], r[k], coefficient);
@@ -116,8 +116,8 @@ fn reciprocal<S: Simd, const K: usize>(simd: S, d: f32, e: Vectors<S, K>) -> Vec
     for k in 0..K {
         h[k] = simd.negate_mul_add_e_f32s(sum[k], r[k], one);
     }
-    for k in 0..K {
-        h[k] = simd.mul_add_e_f32s(h[k], h[k], h[k]);
+    for h in &mut h {
+        *h = simd.mul_add_e_f32s(*h, *h, *h);
     }
     for k in 0..K {
         r[k] = simd.mul_add_e_f32s(r[k], h[k], r[k]);

@@ -257,17 +257,19 @@ fn advance<S: Simd, const K: usize>(simd: S, advance: Advance<'_>) {
     let Advance { state, length, tokens, sums } = advance;
     let blocks = S::as_mut_simd_f32s(state).0.as_chunks_mut::<2>().0;
     for (number, pairs) in blocks.chunks_exact_mut(length.max(1)).enumerate() {
-        for token in 0..tokens.count {
-            let (inputs, _) = S::as_simd_f32s(&tokens.inputs[token]).0.as_chunks::<2>();
+        for (token, sums) in sums.iter_mut().enumerate().take(tokens.count) {
+            let mut inputs = S::as_simd_f32s(&tokens.inputs[token]).0.as_chunks::<2>().0[number];
             let step = simd.splat_f32s(tokens.steps[token]);
-            let inputs = inputs[number].map(|input| simd.mul_f32s(input, step));
+            for input in &mut inputs {
+                *input = simd.mul_f32s(*input, step);
+            }
             let decay = simd.splat_f32s(tokens.decays[token]);
             let (b, c) = tokens.projections[token];
             let whole = match tokens.steps[token] == 0.0 {
                 true => pass::<S, K, false>(simd, pairs, b, c, inputs, decay),
                 false => pass::<S, K, true>(simd, pairs, b, c, inputs, decay),
             };
-            S::as_mut_simd_f32s(&mut sums[token]).0.as_chunks_mut::<2>().0[number] = whole;
+            S::as_mut_simd_f32s(sums).0.as_chunks_mut::<2>().0[number] = whole;
         }
     }
 }
