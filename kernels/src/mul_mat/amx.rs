@@ -162,10 +162,10 @@ unsafe fn add<const F: u8>(
         let block = step / halves;
         let scales = scales::<F>(panel, block, step % halves);
         let of_b = group.scales.as_ptr().add(block * PANEL_ROWS);
-        for column in 0..PANEL_ROWS {
-            let total = _mm512_cvtepi32_ps(_mm512_load_si512(totals.0[column].as_ptr().cast()));
+        for (column, (sum, total)) in sums.iter_mut().zip(&totals.0).enumerate() {
+            let total = _mm512_cvtepi32_ps(_mm512_load_si512(total.as_ptr().cast()));
             let scale = _mm512_mul_ps(scales, _mm512_set1_ps(of_b.add(column).read()));
-            sums[column] = _mm512_fmadd_ps(total, scale, sums[column]);
+            *sum = _mm512_fmadd_ps(total, scale, *sum);
         }
         // Left alone, the compiler moves the additions behind the next multiplication, and has no registers for that.
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = sums;
@@ -205,13 +205,12 @@ unsafe fn add_minima(sums: &mut [__m512; PANEL_ROWS], panel: Panel<'_>, group: &
         unsafe {
             let minima = minima(panel, block);
             let scaled = group.sums.as_ptr().add(block * PANEL_ROWS).cast::<f32>();
-            for column in 0..PANEL_ROWS {
-                let scaled = _mm512_set1_ps(scaled.add(column).read());
-                of_minima[column] = _mm512_fmadd_ps(minima, scaled, of_minima[column]);
+            for (column, sum) in of_minima.iter_mut().enumerate() {
+                *sum = _mm512_fmadd_ps(minima, _mm512_set1_ps(scaled.add(column).read()), *sum);
             }
         }
     }
-    for column in 0..PANEL_ROWS {
-        sums[column] = _mm512_add_ps(sums[column], of_minima[column]);
+    for (sum, of_minima) in sums.iter_mut().zip(of_minima) {
+        *sum = _mm512_add_ps(*sum, of_minima);
     }
 }

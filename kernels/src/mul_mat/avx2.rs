@@ -79,11 +79,11 @@ unsafe fn tile<const N: usize>(
                 for four in half * 4..8 - (halves - 1 - half) * 4 {
                     let weights = _mm256_loadu_si256(weights.add(four * 64).cast());
                     let magnitudes = _mm256_abs_epi8(weights);
-                    for n in 0..N {
+                    for (n, total) in totals.iter_mut().enumerate() {
                         let b = b.add(n * Q8_0_BLOCK + four * 4).cast::<i32>().read_unaligned();
                         let signed = _mm256_sign_epi8(_mm256_set1_epi32(b), weights);
                         let pairs = _mm256_maddubs_epi16(magnitudes, signed);
-                        totals[n] = _mm256_add_epi32(totals[n], _mm256_madd_epi16(pairs, ones));
+                        *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
                     }
                 }
                 for n in 0..N {

@@ -170,8 +170,8 @@ fn portable(panel: Panel<'_>, group: Group<'_>, column: usize) -> [f32; PANEL_RO
                 }
                 if format == Blocks::Q4K {
                     let scaled = f32::from_bits(group.sums[at] as u32);
-                    for row in 0..PANEL_ROWS {
-                        of_minima[row] = worth.minima[row].mul_add(scaled, of_minima[row]);
+                    for (sum, minimum) in of_minima.iter_mut().zip(worth.minima) {
+                        *sum = minimum.mul_add(scaled, *sum);
                     }
                 }
             }

@@ -181,27 +181,27 @@ impl Piece<'_> {
         first: usize,
     ) {
         let mut b: [&[f32]; N] = [&[]; N];
-        for n in 0..N {
-            b[n] = self.column(first + n);
+        for (n, b) in b.iter_mut().enumerate() {
+            *b = self.column(first + n);
         }
         let rows = self.rows(P);
         let mut sums = [[[simd.splat_f32s(0.0); V]; P]; N];
         if self.k.start > 0 {
-            for n in 0..N {
+            for (n, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: the rows and columns of the part belong to this worker alone.
                 let so_far = unsafe { self.result_row(first + n, rows.clone()) };
-                for p in 0..P {
-                    sums[n][p] = load::<S, V>(simd, &so_far[so_far.len().min(p * PANEL_ROWS)..]);
+                for (p, sums) in sums.iter_mut().enumerate() {
+                    *sums = load::<S, V>(simd, &so_far[so_far.len().min(p * PANEL_ROWS)..]);
                 }
             }
         }
         accumulate::<S, E, V, P, N>(simd, panels, b, &mut sums);
-        for n in 0..N {
+        for (n, sums) in sums.into_iter().enumerate() {
             // SAFETY: the rows and columns of the part belong to this worker alone.
             let target = unsafe { self.result_row(first + n, rows.clone()) };
-            for p in 0..P {
+            for (p, sums) in sums.into_iter().enumerate() {
                 let start = target.len().min(p * PANEL_ROWS);
-                store::<S, V>(sums[n][p], &mut target[start..]);
+                store::<S, V>(sums, &mut target[start..]);
             }
         }
     }

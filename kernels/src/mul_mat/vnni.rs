@@ -116,12 +116,12 @@ unsafe fn tile<const F: u8, const N: usize>(
             for n in 0..N {
                 let b = group.integers.as_ptr().add((at + n) * Q8_0_BLOCK).cast::<i32>();
                 let of_b = _mm512_set1_ps(*group.scales.get_unchecked(at + n));
-                for half in 0..halves {
+                for (half, weights) in weights.chunks_exact(8 / halves).enumerate() {
                     let sum = *group.sums.get_unchecked((block * halves + half) * group.width + first + n);
                     let mut total = if F == Q4K { _mm512_setzero_si512() } else { _mm512_set1_epi32(sum) };
-                    for four in half * 4..8 - (halves - 1 - half) * 4 {
-                        let b = _mm512_set1_epi32(b.add(four).read_unaligned());
-                        total = _mm512_dpbusd_epi32(total, weights[four], b);
+                    for (four, weights) in weights.iter().enumerate() {
+                        let b = b.add(half * (8 / halves) + four).read_unaligned();
+                        total = _mm512_dpbusd_epi32(total, *weights, _mm512_set1_epi32(b));
                     }
                     let scale = _mm512_mul_ps(scales[half], of_b);
                     sums[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), scale, sums[n]);
@@ -157,8 +157,8 @@ unsafe fn unsigned<const F: u8>(panel: *const u8, block: usize) -> [__m512i; 8] 
         let load = |start: usize, vector: usize| _mm512_loadu_si512(panel.add(start + vector * 64).cast());
         match F {
             Q8_0 => {
-                for v in 0..8 {
-                    vectors[v] = _mm512_xor_si512(load(block * BLOCK_BYTES, v), _mm512_set1_epi8(-128));
+                for (v, vector) in vectors.iter_mut().enumerate() {
+                    *vector = _mm512_xor_si512(load(block * BLOCK_BYTES, v), _mm512_set1_epi8(-128));
                 }
             }
             Q4_0 => {
@@ -170,20 +170,20 @@ unsafe fn unsigned<const F: u8>(panel: *const u8, block: usize) -> [__m512i; 8] 
             }
             Q4K => {
                 let shift = _mm512_set1_epi16((block % 2 * 4) as i16);
-                for v in 0..8 {
+                for (v, vector) in vectors.iter_mut().enumerate() {
                     let both = load(block / 2 * BLOCK_BYTES, v);
-                    vectors[v] = _mm512_and_si512(_mm512_srlv_epi16(both, shift), low);
+                    *vector = _mm512_and_si512(_mm512_srlv_epi16(both, shift), low);
                 }
             }
             _ => {
                 let (half, quarter) = (block / 4 * 3 * BLOCK_BYTES, block % 4);
                 let low_shift = _mm512_set1_epi16((quarter / 2 * 4) as i16);
                 let high_shift = _mm512_set1_epi16((quarter * 2) as i16);
-                for v in 0..8 {
+                for (v, vector) in vectors.iter_mut().enumerate() {
                     let lows = _mm512_srlv_epi16(load(half + quarter % 2 * BLOCK_BYTES, v), low_shift);
                     let highs = _mm512_srlv_epi16(load(half + 2 * BLOCK_BYTES, v), high_shift);
                     let highs = _mm512_slli_epi16::<4>(_mm512_and_si512(highs, _mm512_set1_epi8(3)));
-                    vectors[v] = _mm512_or_si512(_mm512_and_si512(lows, low), highs);
+                    *vector = _mm512_or_si512(_mm512_and_si512(lows, low), highs);
                 }
             }
         }
