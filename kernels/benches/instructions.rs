@@ -52,8 +52,7 @@ fn kernels() -> Vec<(String, Op, Vec<HostTensor>)> {
         add("ssm_scan Mamba-2 4 × 64 × 128", mamba2_scan(128, 4, tokens));
         add("gated_delta_net 4 × 128", gated_delta_net(128, 4, tokens));
         add("ssm_conv_step 1024", conv_step(1024, tokens));
-        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K]
-        {
+        for &dtype in MulMat::WEIGHTS {
             let inputs = vec![uniform(dtype, &[512, 128]), f32s(&[512, tokens])];
             let op = MulMat::of(dtype).into();
             add(&format!("mul_mat {dtype} 512 × 128"), Workload { op, inputs });
