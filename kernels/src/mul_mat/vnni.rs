@@ -3,6 +3,9 @@
 //! The instruction multiplies unsigned with signed bytes. The weights take the unsigned side, raised where they have
 //! signs (by 128 for 8 bits); what that adds, 128 · Σ b, is taken off again by starting each sum from its negative,
 //! which came with the rounding of b.
+//!
+//! Eight columns of Q8_0 cost 11 vector operations per 512 products, 5.5 cycles; measured are 6.5 at 2.1 GHz. A single
+//! column is bound by memory: one stream of panels, asked for 4 KiB ahead.
 
 use super::blocks::{Outputs, Panel};
 use super::columns::Group;
