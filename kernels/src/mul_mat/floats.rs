@@ -3,6 +3,11 @@
 //! Each output is one lane of one accumulator that walks k in order: a broadcast element of b times the vector of a
 //! panel's 16 rows. Tiles of three panels × eight columns (AVX-512; 24 accumulators) or one × six (AVX2; 12 of half a
 //! panel) hold what they load in registers; between two pieces of k the sums lie in the result itself.
+//!
+//! Rows where they lie in the file, with lanes along k, lose a third of their time at K = 768 to sums across lanes, and
+//! cannot have one order for all instruction sets. Measured on a Xeon with AVX-512 at about 2.1 GHz, one thread,
+//! 3072 × 768: 256 columns at 63 of 67 billion products a second; one column of 16-bit floats, widened as they come
+//! from memory, three times as fast as with a copy in the first-level cache.
 
 use super::cpu::Part;
 use super::interleave;

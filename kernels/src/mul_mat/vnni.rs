@@ -3,6 +3,9 @@
 //! The instruction multiplies unsigned with signed bytes. The weights take the unsigned side, raised where they have
 //! signs (by 128 for 8 bits); what that adds, 128 · Σ b, is taken off again by starting each sum from its negative,
 //! which came with the rounding of b.
+//!
+//! Eight columns of Q8_0 cost 11 vector operations per 512 products, 5.5 cycles; measured are 6.5 at 2.1 GHz. A single
+//! column is bound by memory: one stream of panels, asked for 4 KiB ahead.
 
 use super::blocks::{Outputs, Panel};
 use super::columns::Group;
@@ -29,6 +32,16 @@ const Q8_0: u8 = Blocks::Q8_0 as u8;
 const Q4_0: u8 = Blocks::Q4_0 as u8;
 const Q4K: u8 = Blocks::Q4K as u8;
 const Q6K: u8 = Blocks::Q6K as u8;
+
+/// The format that such a parameter names.
+const fn format_of(parameter: u8) -> Blocks {
+    match parameter {
+        Q8_0 => Blocks::Q8_0,
+        Q4_0 => Blocks::Q4_0,
+        Q4K => Blocks::Q4K,
+        _ => Blocks::Q6K,
+    }
+}
 
 /// Calls a function of a format.
 macro_rules! with_format {
@@ -230,7 +243,7 @@ unsafe fn expand_format<const F: u8>(panel: Panel<'_>, target: &mut [u8]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
 pub(super) unsafe fn scales<const F: u8>(panel: Panel<'_>, block: usize, half: usize) -> __m512 {
-    let Panel { format, bytes, blocks, .. } = panel;
+    let (format, Panel { bytes, blocks, .. }) = (format_of(F), panel);
     // SAFETY: by the function's contract.
     unsafe {
         let own = bytes.as_ptr().add(format.scales(blocks, block));
@@ -252,7 +265,7 @@ pub(super) unsafe fn scales<const F: u8>(panel: Panel<'_>, block: usize, half: u
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
 pub(super) unsafe fn minima(panel: Panel<'_>, block: usize) -> __m512 {
-    let Panel { format, bytes, blocks, .. } = panel;
+    let (format, Panel { bytes, blocks, .. }) = (Blocks::Q4K, panel);
     // SAFETY: by the function's contract.
     unsafe {
         let dmin = bytes.as_ptr().add(format.super_scales(blocks, block) + 32);
