@@ -23,35 +23,56 @@ pub(super) const COLUMNS_MIN: usize = 6;
 /// Elements of k of a multiplication.
 const STEP_MAX: u8 = Q8_0_BLOCK as u8;
 
-/// The tiles of this thread, shaped for [`products`] until this is dropped.
-pub(super) struct Tiles;
+/// The shapes of a thread's tiles; all zeros where it uses none.
+#[repr(align(64))]
+#[derive(Clone, Debug, PartialEq)]
+struct Shapes([u8; 64]);
+
+impl Shapes {
+    /// Those of this thread. Only where there are tiles.
+    fn current() -> Shapes {
+        let mut shapes = Shapes([0; 64]);
+        // SAFETY: the processor has tiles, as the callers have checked; 64 bytes are written.
+        unsafe { asm!("sttilecfg [{}]", in(reg) &mut shapes, options(nostack)) }
+        shapes
+    }
+
+    /// Makes them this thread's. Only where there are tiles, and for shapes that those can have.
+    fn load(&self) {
+        // SAFETY: the processor has tiles, as the callers have checked; 64 bytes are read.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) }
+    }
+}
+
+/// The tiles of this thread, shaped for [`products`] until this is dropped. Then they have the shapes from before: another
+/// library that shares the thread, such as ggml, shapes its tiles once and relies on it.
+pub(super) struct Tiles {
+    before: Shapes,
+}
 
 impl Tiles {
     /// Shapes them for a format. Only where [`crate::shared::simd::has_matrix_units`] says yes.
     pub(super) fn configure(format: Blocks) -> Tiles {
-        #[repr(align(64))]
-        struct Config([u8; 64]);
-        let mut config = Config([0; 64]);
-        config.0[0] = 1;
+        assert!(crate::shared::simd::has_matrix_units(), "asked for where there are none");
+        let before = Shapes::current();
+        let mut shapes = Shapes([0; 64]);
+        shapes.0[0] = 1;
         // Tiles by number: sums, columns, weights, and the same again. Bytes of a row, then rows.
         let depth = STEP_MAX / format.sums().count() as u8;
         for (tile, (row_bytes, rows)) in
             [(64, 16), (depth, 16), (64, depth / 4)].iter().cycle().take(6).enumerate()
         {
-            config.0[16 + 2 * tile] = *row_bytes;
-            config.0[48 + tile] = *rows;
+            shapes.0[16 + 2 * tile] = *row_bytes;
+            shapes.0[48 + tile] = *rows;
         }
-        assert!(crate::shared::simd::has_matrix_units(), "asked for where there are none");
-        // SAFETY: the processor has tiles and the system lets us use them, as just checked; 64 bytes are read.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) }
-        Tiles
+        shapes.load();
+        Tiles { before }
     }
 }
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: the tiles were configured on this thread; nothing in them is needed any more.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+        self.before.load();
     }
 }
 
@@ -213,5 +234,24 @@ unsafe fn add_minima(sums: &mut [__m512; PANEL_ROWS], panel: Panel<'_>, group: &
     }
     for (sum, of_minima) in sums.iter_mut().zip(of_minima) {
         *sum = _mm512_add_ps(*sum, of_minima);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_keep_the_shapes_that_another_library_gave_them() {
+        if !crate::shared::simd::has_matrix_units() {
+            return;
+        }
+        assert_eq!(Shapes::current(), Shapes([0; 64]));
+        let outer = Tiles::configure(Blocks::Q8_0);
+        let shapes = Shapes::current();
+        drop(Tiles::configure(Blocks::Q6K));
+        assert_eq!(Shapes::current(), shapes);
+        drop(outer);
+        assert_eq!(Shapes::current(), Shapes([0; 64]));
     }
 }
