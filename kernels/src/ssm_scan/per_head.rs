@@ -379,8 +379,9 @@ fn pass<S: Simd, const K: usize, const T: usize, const MOVES: bool>(
             let mut width = 1;
             while width < K {
                 for part in (0..K).step_by(2 * width) {
-                    for row in 0..2 {
-                        joined[part][row] = simd.add_f32s(joined[part][row], joined[part + width][row]);
+                    let later = joined[part + width];
+                    for (sum, later) in joined[part].iter_mut().zip(later) {
+                        *sum = simd.add_f32s(*sum, later);
                     }
                 }
                 width *= 2;
