@@ -23,6 +23,8 @@ use std::ops::Range;
 const CHANNELS: usize = 512;
 /// Tokens that are shared out together, and that are copied together where x cannot be read as it lies.
 const TOKENS: usize = 16;
+/// Elements of a cache line.
+const LINE: usize = 16;
 /// Widths up to this need no memory for their list of rows.
 const WIDTH_USUAL: usize = 8;
 
@@ -139,11 +141,11 @@ impl<'a> Conv<'a> {
                 // SAFETY: blocks are shared out among the workers, each to one.
                 let y =
                     |token| unsafe { self.call.results[0].f32_row([token, sequence, 0], channels.clone()) };
-                if token + 1 < end {
-                    prefetch::to_read(row(token + self.width));
-                    prefetch::to_write(y(token + 1));
-                }
-                Sums { rows: &rows, taps, offsets, silu: self.op.silu, sums: y(token) }.form();
+                // Copies end with these tokens.
+                let following =
+                    if token + 1 < if packed { tokens.end } else { end } { token + 1 } else { token };
+                let ahead = (row(following + self.width - 1), y(following).as_mut_ptr());
+                Sums { rows: &rows, taps, offsets, silu: self.op.silu, ahead, sums: y(token) }.form();
             }
         }
         Ok(())
@@ -192,6 +194,9 @@ struct Sums<'a> {
     taps: &'a [f32],
     offsets: Option<&'a [f32]>,
     silu: bool,
+    /// The newest row of the token that follows, and where its sums go: asked of memory meanwhile, little by little,
+    /// since requests wait where there are many.
+    ahead: (&'a [f32], *mut f32),
     sums: &'a mut [f32],
 }
 
@@ -201,6 +206,7 @@ impl Sums<'_> {
             return simd::arch().dispatch(self);
         }
         let (rows, taps, sums) = (self.rows, self.taps, self.sums);
+        prefetch::to_read(self.ahead.0);
         simd::vectorize(
             #[inline(always)]
             || {
@@ -235,7 +241,7 @@ impl WithSimd for Sums<'_> {
 
 #[inline(always)]
 fn four_taps<S: Simd, const BIAS: bool, const K: usize>(simd: S, sums: Sums<'_>) {
-    let Sums { rows, taps, offsets, sums, .. } = sums;
+    let Sums { rows, taps, offsets, ahead, sums, .. } = sums;
     let count = sums.len();
     let mut inputs: [&[f32]; 4] = [&[]; 4];
     let mut weights: [&[f32]; 4] = [&[]; 4];
@@ -247,6 +253,10 @@ fn four_taps<S: Simd, const BIAS: bool, const K: usize>(simd: S, sums: Sums<'_>)
     let mut first = 0;
     while first + K * S::F32_LANES <= count {
         let places = first..first + K * S::F32_LANES;
+        for line in places.clone().step_by(LINE) {
+            prefetch::ahead(ahead.0.as_ptr().wrapping_add(line), 0);
+            prefetch::ahead_to_write(ahead.1.wrapping_add(line), 0);
+        }
         let mut values = [simd.splat_f32s(0.0); K];
         for tap in 0..4 {
             let inputs = &S::as_simd_f32s(&inputs[tap][places.clone()]).0[..K];
