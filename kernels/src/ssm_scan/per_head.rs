@@ -426,23 +426,23 @@ fn one<S: Simd, const MOVES: bool>(simd: S, one: One<'_>) {
     let decay = simd.splat_f32s(tokens.decays[0]);
     let halves = Halves::new(simd);
     let group = GROUP * length;
+    let ahead_bytes = group * size_of::<f32>();
     let groups = before.chunks_exact(group).zip(after.chunks_exact_mut(group));
     let places = sums.as_chunks_mut::<GROUP>().0.iter_mut().zip(tokens.inputs[0].as_chunks::<GROUP>().0);
-    for ((index, (from, to)), (sums, inputs)) in groups.enumerate().zip(places) {
-        // The processor's own prefetching ends with the page, of which a group is two.
-        if let Some(following) = before.get((index + 1) * group..(index + 2) * group) {
-            prefetch::to_read(following);
-        }
-        prefetch::to_write(to);
+    for ((from, to), (sums, inputs)) in groups.zip(places) {
         let mut wide = [simd.splat_f32s(0.0); LANES_MAX];
         let rows = from.chunks_exact(length).zip(to.chunks_exact_mut(length));
         for ((from, to), (sum, &input)) in rows.zip(wide.iter_mut().zip(inputs)) {
             let input = simd.splat_f32s(input * tokens.steps[0]);
             let values = S::as_simd_f32s(from).0.iter().zip(S::as_mut_simd_f32s(to).0);
-            for ((&from, to), (&b, &c)) in values.zip(bs.iter().zip(cs)) {
+            for ((from, to), (&b, &c)) in values.zip(bs.iter().zip(cs)) {
+                // The processor's own prefetching ends with the page, of which a group is two. Line by line, since
+                // requests wait where there are many; past the end is where other rows of the state usually are.
+                prefetch::ahead(from, ahead_bytes);
+                prefetch::ahead_to_write(&raw mut *to, ahead_bytes);
                 let moved = match MOVES {
-                    true => simd.mul_add_e_f32s(b, input, simd.mul_f32s(from, decay)),
-                    false => from,
+                    true => simd.mul_add_e_f32s(b, input, simd.mul_f32s(*from, decay)),
+                    false => *from,
                 };
                 *to = moved;
                 *sum = simd.mul_add_e_f32s(moved, c, *sum);
