@@ -44,3 +44,16 @@ pub fn ahead<T>(value: *const T, bytes: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (value, bytes);
 }
+
+/// As [`ahead`], for writing.
+#[inline(always)]
+pub fn ahead_to_write<T>(value: *mut T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(value.wrapping_byte_add(bytes).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (value, bytes);
+}

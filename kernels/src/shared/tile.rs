@@ -37,6 +37,7 @@ pub fn lane_at<S: Simd>(place: usize) -> usize {
 }
 
 /// Adds N sums over the lanes while they come lane by lane, in the order of [`lane_at`].
+#[derive(Clone, Copy)]
 pub struct Tree<S: Simd, const N: usize> {
     levels: [[S::f32s; N]; LEVELS],
 }

@@ -1,6 +1,6 @@
 //! Blocks of channels of one sequence, token by token. Channels are innermost in x and y, so vectors run along them
 //! and the taps read x where it lies, a row for each; only the window and the taps, which lie channel by channel, are
-//! turned into rows first. A new input is asked of memory while the token before it is computed. Tokens of a block
+//! turned into rows first. A new input, and the place of its result, is asked of memory while the token before it is computed. Tokens of a block
 //! need nothing of each other but x, so they too are shared out among the workers.
 //!
 //! Every sum starts with tap 0 and adds the taps in order, as in `ssm_conv`, so that neither tokens per call nor
@@ -10,8 +10,10 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, In, Out};
 use crate::shared::pool::Worker;
-use crate::shared::{prefetch, simd};
+use crate::shared::tile::LANES_MAX;
+use crate::shared::{prefetch, simd, vector};
 use crate::ssm_conv::cpu::finish;
+use pulp::{Simd, WithSimd};
 use smallvec::SmallVec;
 use ssmgraph_ops::shape::checked_row;
 use ssmgraph_ops::{Define, Layout, OpError, SsmConvStep};
@@ -21,6 +23,8 @@ use std::ops::Range;
 const CHANNELS: usize = 512;
 /// Tokens that are shared out together, and that are copied together where x cannot be read as it lies.
 const TOKENS: usize = 16;
+/// Elements of a cache line.
+const LINE: usize = 16;
 /// Widths up to this need no memory for their list of rows.
 const WIDTH_USUAL: usize = 8;
 
@@ -134,13 +138,14 @@ impl<'a> Conv<'a> {
             };
             for token in first..end {
                 let rows: SmallVec<[&[f32]; WIDTH_USUAL]> = (token..token + self.width).map(row).collect();
-                if token + 1 < end {
-                    prefetch::to_read(row(token + self.width));
-                }
                 // SAFETY: blocks are shared out among the workers, each to one.
-                let y = unsafe { self.call.results[0].f32_row([token, sequence, 0], channels.clone()) };
-                add_taps(&rows, taps, y);
-                finish(y, offsets, self.op.silu);
+                let y =
+                    |token| unsafe { self.call.results[0].f32_row([token, sequence, 0], channels.clone()) };
+                // Copies end with these tokens.
+                let following =
+                    if token + 1 < if packed { tokens.end } else { end } { token + 1 } else { token };
+                let ahead = (row(following + self.width - 1), y(following).as_mut_ptr());
+                Sums { rows: &rows, taps, offsets, silu: self.op.silu, ahead, sums: y(token) }.form();
             }
         }
         Ok(())
@@ -181,30 +186,109 @@ impl Inputs<'_> {
     }
 }
 
-/// The sums of one token: a row over the channels for each tap, oldest first, and the taps as such rows.
-fn add_taps(rows: &[&[f32]], taps: &[f32], sums: &mut [f32]) {
+/// The sums of one token.
+struct Sums<'a> {
+    /// A row over the channels for each tap, oldest first.
+    rows: &'a [&'a [f32]],
+    /// The taps as such rows.
+    taps: &'a [f32],
+    offsets: Option<&'a [f32]>,
+    silu: bool,
+    /// The newest row of the token that follows, and where its sums go: asked of memory meanwhile, little by little,
+    /// since requests wait where there are many.
+    ahead: (&'a [f32], *mut f32),
+    sums: &'a mut [f32],
+}
+
+impl Sums<'_> {
+    fn form(self) {
+        if self.rows.len() == 4 && self.silu {
+            return simd::arch().dispatch(self);
+        }
+        let (rows, taps, sums) = (self.rows, self.taps, self.sums);
+        prefetch::to_read(self.ahead.0);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for ((sum, input), tap) in sums.iter_mut().zip(rows[0]).zip(taps) {
+                    *sum = input * tap;
+                }
+                for (inputs, taps) in rows.iter().zip(taps.chunks_exact(sums.len())).skip(1) {
+                    for ((sum, input), tap) in sums.iter_mut().zip(*inputs).zip(taps) {
+                        *sum += input * tap;
+                    }
+                }
+            },
+        );
+        finish(sums, self.offsets, self.silu);
+    }
+}
+
+/// Four taps and SiLU, the usual case: in one pass, as many vectors at once as registers hold.
+impl WithSimd for Sums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match (S::F32_LANES == LANES_MAX, self.offsets.is_some()) {
+            (true, true) => four_taps::<S, true, 4>(simd, self),
+            (true, false) => four_taps::<S, false, 4>(simd, self),
+            (false, true) => four_taps::<S, true, 2>(simd, self),
+            (false, false) => four_taps::<S, false, 2>(simd, self),
+        }
+    }
+}
+
+#[inline(always)]
+fn four_taps<S: Simd, const BIAS: bool, const K: usize>(simd: S, sums: Sums<'_>) {
+    let Sums { rows, taps, offsets, ahead, sums, .. } = sums;
     let count = sums.len();
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            if let &[x0, x1, x2, x3] = rows {
-                let [x0, x1, x2, x3] = [x0, x1, x2, x3].map(|row| &row[..count]);
-                let [w0, w1, w2, w3] = [0, 1, 2, 3].map(|tap| &taps[tap * count..][..count]);
-                for (c, sum) in sums.iter_mut().enumerate() {
-                    *sum = x0[c] * w0[c] + x1[c] * w1[c] + x2[c] * w2[c] + x3[c] * w3[c];
-                }
-                return;
+    let mut inputs: [&[f32]; 4] = [&[]; 4];
+    let mut weights: [&[f32]; 4] = [&[]; 4];
+    for tap in 0..4 {
+        inputs[tap] = &rows[tap][..count];
+        weights[tap] = &taps[tap * count..][..count];
+    }
+    let offsets = if BIAS { &offsets.unwrap_or_default()[..count] } else { &[] };
+    let mut first = 0;
+    while first + K * S::F32_LANES <= count {
+        let places = first..first + K * S::F32_LANES;
+        for line in places.clone().step_by(LINE) {
+            prefetch::ahead(ahead.0.as_ptr().wrapping_add(line), 0);
+            prefetch::ahead_to_write(ahead.1.wrapping_add(line), 0);
+        }
+        let mut values = [simd.splat_f32s(0.0); K];
+        for tap in 0..4 {
+            let inputs = &S::as_simd_f32s(&inputs[tap][places.clone()]).0[..K];
+            let weights = &S::as_simd_f32s(&weights[tap][places.clone()]).0[..K];
+            for k in 0..K {
+                let product = simd.mul_f32s(inputs[k], weights[k]);
+                values[k] = if tap == 0 { product } else { simd.add_f32s(values[k], product) };
             }
-            for ((sum, input), tap) in sums.iter_mut().zip(rows[0]).zip(taps) {
-                *sum = input * tap;
+        }
+        if BIAS {
+            let offsets = &S::as_simd_f32s(&offsets[places.clone()]).0[..K];
+            for k in 0..K {
+                values[k] = simd.add_f32s(values[k], offsets[k]);
             }
-            for (inputs, taps) in rows.iter().zip(taps.chunks_exact(count)).skip(1) {
-                for ((sum, input), tap) in sums.iter_mut().zip(*inputs).zip(taps) {
-                    *sum += input * tap;
-                }
-            }
-        },
-    );
+        }
+        S::as_mut_simd_f32s(&mut sums[places]).0[..K].copy_from_slice(&vector::silu(simd, values));
+        first += K * S::F32_LANES;
+    }
+    while first < count {
+        let places = first..count.min(first + S::F32_LANES);
+        let mut value = simd.splat_f32s(0.0);
+        for tap in 0..4 {
+            let input = simd.partial_load_f32s(&inputs[tap][places.clone()]);
+            let product = simd.mul_f32s(input, simd.partial_load_f32s(&weights[tap][places.clone()]));
+            value = if tap == 0 { product } else { simd.add_f32s(value, product) };
+        }
+        if BIAS {
+            value = simd.add_f32s(value, simd.partial_load_f32s(&offsets[places.clone()]));
+        }
+        simd.partial_store_f32s(&mut sums[places], vector::silu(simd, [value])[0]);
+        first += S::F32_LANES;
+    }
 }
 
 /// Rows `channels` of plane `plane` of axis 3, turned into rows over the channels; `columns` is room as large.

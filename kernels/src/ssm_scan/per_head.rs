@@ -2,9 +2,12 @@
 //!
 //! Of a prompt, the rows of a head are copied and turned (see [`crate::shared::tile`]), so that a token's sums need no
 //! shuffles; a block of two vectors of rows stays in the first-level cache over all tokens. An element takes three
-//! operations a token, a load and a store, all of which bind about equally. A single token is computed on the rows
-//! where they lie, vectors along them, and written where they go, as fast as memory is. Both add in the same order, so
-//! that tokens may be split over calls anywhere without changing a bit.
+//! operations a token, which bind: two tokens go through the block in one pass, which halves loads and stores, and four
+//! lanes of the tree at once, so that loops start and end less often. A single token is computed on the rows where they
+//! lie, vectors along them, and written where they go, as fast as memory is. Both add in the same order, so that tokens
+//! may be split over calls anywhere without changing a bit.
+//!
+//! Fewer operations would need several decays in one product, which a single token does not have.
 
 use super::cpu::Scan;
 use crate::shared::pool::Worker;
@@ -68,7 +71,7 @@ struct Rows {
 /// Inputs of up to [`TOKENS`] tokens.
 struct Tokens<'a> {
     /// x of each row.
-    inputs: [[f32; ROWS]; TOKENS],
+    inputs: &'a [[f32; ROWS]],
     /// B and C of each token, padded with zeros.
     projections: [(&'a [f32], &'a [f32]); TOKENS],
     /// After softplus.
@@ -88,19 +91,20 @@ impl Rows {
         let mut rate = [0.0];
         scan.call.inputs[3].load([self.head, 0, 0], 0, &mut rate);
         if let Some((before, after)) = self.in_place(scan) {
-            let tokens = self.load_tokens(scan, 0..1, rate[0], buffers);
-            let mut sums = [0.0; ROWS];
+            let (mut inputs, mut sums) = ([[0.0; ROWS]], [0.0; ROWS]);
+            let tokens = self.load_tokens(scan, 0..1, rate[0], &mut inputs, buffers);
             simd::arch().dispatch(One { before, after, tokens: &tokens, sums: &mut sums });
             self.store_sums(scan, 0, &sums);
             return;
         }
         self.load_state(scan, state, staged);
         self.store_state(scan, 0, state, staged);
+        let (mut inputs, mut sums) = ([[0.0; ROWS]; TOKENS], [[0.0; ROWS]; TOKENS]);
         let mut first = 0;
         while first < scan.tokens {
             let end = scan.first_snapshot().max(first + 1).min(scan.tokens).min(first + TOKENS);
-            let tokens = self.load_tokens(scan, first..end, rate[0], buffers);
-            let mut sums = [[0.0; ROWS]; TOKENS];
+            let tokens = self.load_tokens(scan, first..end, rate[0], &mut inputs, buffers);
+            self.ask_for(scan, first..end);
             let blocks = self.count.div_ceil(2 * tile::lanes());
             let state = &mut state[..blocks * 2 * tile::lanes() * length];
             simd::arch().dispatch(Advance { state, length, tokens: &tokens, sums: &mut sums });
@@ -132,10 +136,15 @@ impl Rows {
         scan: &'a Scan<'_>,
         tokens: Range<usize>,
         rate: f32,
+        inputs: &'a mut [[f32; ROWS]],
         buffers: &'a mut [f32],
     ) -> Tokens<'a> {
+        for (token, inputs) in tokens.clone().zip(&mut *inputs) {
+            let place = [self.head, token, self.sequence];
+            scan.call.inputs[1].load(place, self.first, &mut inputs[..self.count]);
+        }
         let mut loaded = Tokens {
-            inputs: [[0.0; ROWS]; TOKENS],
+            inputs,
             projections: [(&[], &[]); TOKENS],
             steps: [0.0; TOKENS],
             decays: [0.0; TOKENS],
@@ -144,10 +153,6 @@ impl Rows {
         // With the tokens innermost, a head's steps are a row.
         let dt = scan.call.inputs[2].permuted([1, 0, 2, 3]);
         dt.load([self.head, self.sequence, 0], tokens.start, &mut loaded.steps[..tokens.len()]);
-        for (token, inputs) in tokens.clone().zip(&mut loaded.inputs) {
-            let place = [self.head, token, self.sequence];
-            scan.call.inputs[1].load(place, self.first, &mut inputs[..self.count]);
-        }
         let length = (buffers.len() / (2 * TOKENS)).max(1);
         let buffers = buffers.chunks_exact_mut(2 * length);
         for ((token, target), buffer) in tokens.zip(&mut loaded.projections).zip(buffers) {
@@ -164,6 +169,22 @@ impl Rows {
             },
         );
         loaded
+    }
+
+    /// Asks memory for where y of these tokens goes, and for x of as many after them: rows of a head lie far apart, and
+    /// the processor would not foresee them.
+    fn ask_for(&self, scan: &Scan<'_>, tokens: Range<usize>) {
+        let rows = self.first..self.first + self.count;
+        for token in tokens.end..(tokens.end + TOKENS).min(scan.tokens) {
+            if let Some(x) = scan.call.inputs[1].f32_row([self.head, token, self.sequence]) {
+                prefetch::to_read(&x[rows.clone()]);
+            }
+        }
+        for token in tokens {
+            // SAFETY: blocks are shared out among the workers, each to one.
+            let y = unsafe { scan.call.results[0].f32_row([self.head, token, self.sequence], rows.clone()) };
+            prefetch::to_write(y);
+        }
     }
 
     fn store_sums(&self, scan: &Scan<'_>, token: usize, sums: &[f32; ROWS]) {
@@ -244,10 +265,11 @@ impl WithSimd for Advance<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Two lanes at once start and end the loop over a row half as often.
-        match S::F32_LANES > 1 {
-            true => advance::<S, 2>(simd, self),
-            false => advance::<S, 1>(simd, self),
+        // Several lanes at once start and end the loop over a row less often.
+        match S::F32_LANES {
+            16 => advance::<S, 4>(simd, self),
+            1 => advance::<S, 1>(simd, self),
+            _ => advance::<S, 2>(simd, self),
         }
     }
 }
@@ -257,63 +279,122 @@ fn advance<S: Simd, const K: usize>(simd: S, advance: Advance<'_>) {
     let Advance { state, length, tokens, sums } = advance;
     let blocks = S::as_mut_simd_f32s(state).0.as_chunks_mut::<2>().0;
     for (number, pairs) in blocks.chunks_exact_mut(length.max(1)).enumerate() {
-        for (token, sums) in sums.iter_mut().enumerate().take(tokens.count) {
-            let mut inputs = S::as_simd_f32s(&tokens.inputs[token]).0.as_chunks::<2>().0[number];
-            let step = simd.splat_f32s(tokens.steps[token]);
-            for input in &mut inputs {
-                *input = simd.mul_f32s(*input, step);
+        let mut token = 0;
+        while token < tokens.count {
+            let stays = |token: usize| tokens.steps[token] == 0.0;
+            if token + 1 < tokens.count && !stays(token) && !stays(token + 1) {
+                tokens_at::<S, K, 2, true>(simd, pairs, tokens, number, token, sums);
+                token += 2;
+            } else {
+                match stays(token) {
+                    true => tokens_at::<S, K, 1, false>(simd, pairs, tokens, number, token, sums),
+                    false => tokens_at::<S, K, 1, true>(simd, pairs, tokens, number, token, sums),
+                }
+                token += 1;
             }
-            let decay = simd.splat_f32s(tokens.decays[token]);
-            let (b, c) = tokens.projections[token];
-            let whole = match tokens.steps[token] == 0.0 {
-                true => pass::<S, K, false>(simd, pairs, b, c, inputs, decay),
-                false => pass::<S, K, true>(simd, pairs, b, c, inputs, decay),
-            };
-            S::as_mut_simd_f32s(sums).0.as_chunks_mut::<2>().0[number] = whole;
         }
     }
 }
 
-/// s ← s · decay + b · input where the states move; returns Σ s · c.
+/// T tokens on the block with this number: one pass over its states for all of them.
 #[inline(always)]
-fn pass<S: Simd, const K: usize, const MOVES: bool>(
+fn tokens_at<S: Simd, const K: usize, const T: usize, const MOVES: bool>(
     simd: S,
     pairs: &mut [[S::f32s; 2]],
-    b: &[f32],
-    c: &[f32],
+    tokens: &Tokens<'_>,
+    number: usize,
+    first: usize,
+    sums: &mut [[f32; ROWS]; TOKENS],
+) {
+    // Loops, not closures: those are not compiled for the instruction set unless they happen to be inlined.
+    let mut moves = [Move::<S> { inputs: [simd.splat_f32s(0.0); 2], decay: simd.splat_f32s(0.0) }; T];
+    let mut projections: [(&[f32], &[f32]); T] = [(&[], &[]); T];
+    for (token, (moved, projections)) in (first..).zip(moves.iter_mut().zip(&mut projections)) {
+        let step = simd.splat_f32s(tokens.steps[token]);
+        moved.inputs = S::as_simd_f32s(&tokens.inputs[token]).0.as_chunks::<2>().0[number];
+        for input in &mut moved.inputs {
+            *input = simd.mul_f32s(*input, step);
+        }
+        moved.decay = simd.splat_f32s(tokens.decays[token]);
+        *projections = tokens.projections[token];
+    }
+    let whole = pass::<S, K, T, MOVES>(simd, pairs, projections, &moves);
+    for (sums, whole) in sums[first..].iter_mut().zip(whole) {
+        S::as_mut_simd_f32s(sums).0.as_chunks_mut::<2>().0[number] = whole;
+    }
+}
+
+/// How a token changes the states of two vectors of rows.
+#[derive(Clone, Copy)]
+struct Move<S: Simd> {
+    /// x times the step.
     inputs: [S::f32s; 2],
     decay: S::f32s,
-) -> [S::f32s; 2] {
+}
+
+/// For one token after another s ← s · decay + b · input, where the states move; returns Σ s · c of each.
+#[inline(always)]
+fn pass<S: Simd, const K: usize, const T: usize, const MOVES: bool>(
+    simd: S,
+    pairs: &mut [[S::f32s; 2]],
+    projections: [(&[f32], &[f32]); T],
+    moves: &[Move<S>; T],
+) -> [[S::f32s; 2]; T] {
     let across = pairs.len() / S::F32_LANES;
-    let mut tree = Tree::<S, 2>::new(simd);
-    let mut whole = [simd.splat_f32s(0.0); 2];
+    let zero = [simd.splat_f32s(0.0); 2];
+    let mut trees = [Tree::<S, 2>::new(simd); T];
+    let mut whole = [zero; T];
+    // Of equal length, so that one check serves all.
+    let mut wide: [[&[S::f32s]; 2]; T] = [[&[]; 2]; T];
+    for (wide, (b, c)) in wide.iter_mut().zip(projections) {
+        *wide = [&S::as_simd_f32s(b).0[..across], &S::as_simd_f32s(c).0[..across]];
+    }
     for (place, pairs) in pairs.chunks_exact_mut((K * across).max(1)).enumerate() {
         let lanes: [usize; K] = std::array::from_fn(|part| lane_at::<S>(place * K + part));
         let mut pairs = pairs.chunks_exact_mut(across);
         let pairs: [&mut [[S::f32s; 2]]; K] = std::array::from_fn(|_| pairs.next().expect("K parts"));
-        let mut sums = [[simd.splat_f32s(0.0); 2]; K];
-        let projections = b.chunks_exact(S::F32_LANES).zip(c.chunks_exact(S::F32_LANES));
-        for (index, (bs, cs)) in projections.enumerate() {
+        let mut sums = [[zero; K]; T];
+        for index in 0..across {
             for part in 0..K {
-                let lane = lanes[part];
-                let (b, c) = (simd.splat_f32s(bs[lane]), simd.splat_f32s(cs[lane]));
-                for (row, value) in pairs[part][index].iter_mut().enumerate() {
-                    if MOVES {
-                        *value = simd.mul_add_e_f32s(b, inputs[row], simd.mul_f32s(*value, decay));
+                let mut values = pairs[part][index];
+                for token in 0..T {
+                    let b = lane_of::<S>(simd, &wide[token][0][index], lanes[part]);
+                    let c = lane_of::<S>(simd, &wide[token][1][index], lanes[part]);
+                    for row in 0..2 {
+                        if MOVES {
+                            let decayed = simd.mul_f32s(values[row], moves[token].decay);
+                            values[row] = simd.mul_add_e_f32s(b, moves[token].inputs[row], decayed);
+                        }
+                        sums[token][part][row] = simd.mul_add_e_f32s(values[row], c, sums[token][part][row]);
                     }
-                    sums[part][row] = simd.mul_add_e_f32s(*value, c, sums[part][row]);
+                }
+                if MOVES {
+                    pairs[part][index] = values;
                 }
             }
         }
-        let mut joined = sums[0];
-        for part in &sums[1..] {
-            for (sum, other) in joined.iter_mut().zip(part) {
-                *sum = simd.add_f32s(*sum, *other);
+        for token in 0..T {
+            // The tree's levels over the lanes that went together.
+            let mut joined = sums[token];
+            let mut width = 1;
+            while width < K {
+                for part in (0..K).step_by(2 * width) {
+                    let later = joined[part + width];
+                    for (sum, later) in joined[part].iter_mut().zip(later) {
+                        *sum = simd.add_f32s(*sum, later);
+                    }
+                }
+                width *= 2;
             }
+            whole[token] = trees[token].add(simd, place, joined[0]);
         }
-        whole = tree.add(simd, place, joined);
     }
     whole
+}
+
+#[inline(always)]
+fn lane_of<S: Simd>(simd: S, vector: &S::f32s, lane: usize) -> S::f32s {
+    simd.splat_f32s(bytemuck::cast_slice::<S::f32s, f32>(std::slice::from_ref(vector))[lane])
 }
 
 /// One token of whole groups of rows, each of whole vectors.
@@ -345,23 +426,23 @@ fn one<S: Simd, const MOVES: bool>(simd: S, one: One<'_>) {
     let decay = simd.splat_f32s(tokens.decays[0]);
     let halves = Halves::new(simd);
     let group = GROUP * length;
+    let ahead_bytes = group * size_of::<f32>();
     let groups = before.chunks_exact(group).zip(after.chunks_exact_mut(group));
     let places = sums.as_chunks_mut::<GROUP>().0.iter_mut().zip(tokens.inputs[0].as_chunks::<GROUP>().0);
-    for ((index, (from, to)), (sums, inputs)) in groups.enumerate().zip(places) {
-        // The processor's own prefetching ends with the page, of which a group is two.
-        if let Some(following) = before.get((index + 1) * group..(index + 2) * group) {
-            prefetch::to_read(following);
-        }
-        prefetch::to_write(to);
+    for ((from, to), (sums, inputs)) in groups.zip(places) {
         let mut wide = [simd.splat_f32s(0.0); LANES_MAX];
         let rows = from.chunks_exact(length).zip(to.chunks_exact_mut(length));
         for ((from, to), (sum, &input)) in rows.zip(wide.iter_mut().zip(inputs)) {
             let input = simd.splat_f32s(input * tokens.steps[0]);
             let values = S::as_simd_f32s(from).0.iter().zip(S::as_mut_simd_f32s(to).0);
-            for ((&from, to), (&b, &c)) in values.zip(bs.iter().zip(cs)) {
+            for ((from, to), (&b, &c)) in values.zip(bs.iter().zip(cs)) {
+                // The processor's own prefetching ends with the page, of which a group is two. Line by line, since
+                // requests wait where there are many; past the end is where other rows of the state usually are.
+                prefetch::ahead(from, ahead_bytes);
+                prefetch::ahead_to_write(&raw mut *to, ahead_bytes);
                 let moved = match MOVES {
-                    true => simd.mul_add_e_f32s(b, input, simd.mul_f32s(from, decay)),
-                    false => from,
+                    true => simd.mul_add_e_f32s(b, input, simd.mul_f32s(*from, decay)),
+                    false => *from,
                 };
                 *to = moved;
                 *sum = simd.mul_add_e_f32s(moved, c, *sum);
