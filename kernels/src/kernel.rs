@@ -223,7 +223,9 @@ impl Program {
     pub fn run(&self, observer: Option<&dyn Observer>) -> Result<(), ProgramError> {
         let _held = Held::all(&self.memories);
         let failure = Failure::default();
-        Pool::global().run(self.own.len(), &|worker| {
+        // Others are not woken for a program of small calls.
+        let workers = if self.calls.iter().all(|bound| bound.alone) { 1 } else { self.own.len() };
+        Pool::global().run(workers, &|worker| {
             let mut own = self.own[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             self.walk(&worker, &mut own, observer.filter(|_| worker.index == 0), &failure);
         })?;

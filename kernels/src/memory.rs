@@ -27,10 +27,17 @@ pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
     owner: Owner,
-    locked: Mutex<bool>,
-    unlocked: Condvar,
+    turn: Mutex<Turn>,
+    given_up: Condvar,
     /// Panels of the weights that lie here, for read-only bytes.
     panels: Cache,
+}
+
+/// Whose turn it is with the bytes.
+#[derive(Default)]
+struct Turn {
+    taken: bool,
+    waiting: usize,
 }
 
 enum Owner {
@@ -56,8 +63,8 @@ impl Memory {
             start,
             bytes,
             owner,
-            locked: Mutex::default(),
-            unlocked: Condvar::new(),
+            turn: Mutex::default(),
+            given_up: Condvar::new(),
             panels: Cache::default(),
         }
     }
@@ -187,17 +194,23 @@ impl Memory {
     /// model has states, and taking memory for their guards is what a run must not do.
     pub(crate) fn lock(&self) {
         // A panic while it was locked leaves bytes, not an invariant, half-written; guards unlock on the way out.
-        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
-        while *locked {
-            locked = self.unlocked.wait(locked).unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        while turn.taken {
+            turn.waiting += 1;
+            turn = self.given_up.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            turn.waiting -= 1;
         }
-        *locked = true;
+        turn.taken = true;
     }
 
     /// Lets the next one in. Called once for each [`Memory::lock`].
     pub(crate) fn unlock(&self) {
-        *self.locked.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.unlocked.notify_one();
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.taken = false;
+        // Telling nobody would still be a call of the system.
+        if turn.waiting > 0 {
+            self.given_up.notify_one();
+        }
     }
 }
 

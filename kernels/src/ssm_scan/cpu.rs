@@ -17,8 +17,8 @@ impl CpuKernel for SsmScan {
 
     fn work(&self, inputs: &[Layout], results: &[Layout]) -> usize {
         let state = results[1].elements();
-        let per_token = if decays_per_head(&inputs[3]) { state / 16 } else { state / 4 };
-        per_token.saturating_mul(inputs[1].ne[2]).saturating_add(state / 4)
+        let (once, per_token) = if decays_per_head(&inputs[3]) { (4, 16) } else { (1, 4) };
+        (state / per_token).saturating_mul(inputs[1].ne[2]).saturating_add(state / once)
     }
 
     fn scratch(&self, inputs: &[Layout], results: &[Layout]) -> Scratch {
