@@ -1,5 +1,5 @@
-//! Instructions that the hot kernels execute, counted by callgrind on one thread with AVX2, which every machine that
-//! runs it has: a regression shows without a quiet machine.
+//! Instructions that the hot kernels execute, counted by callgrind on one thread: a regression shows without a quiet
+//! machine. Callgrind knows AVX2 and no more, so the forms for AVX-512, VNNI and AMX are not guarded by it.
 //!
 //! `cargo bench -p ssmgraph-kernels --bench instructions` compares with `instructions.txt` beside this file, and
 //! `-- update` behind it writes the file. It wants valgrind.

@@ -33,7 +33,7 @@ impl MappedFile {
         if metadata.len() == 0 {
             return Ok(MappedFile { map: None });
         }
-        // SAFETY: `is_file` and the length were checked above; the map is private and read-only and `Mmap`
+        // SAFETY: `is_file` and the length were checked above; the map is read-only and `Mmap`
         // unmaps it when dropped, so no reference outlives it. That nobody truncates the file meanwhile is
         // the condition stated on the type.
         let map = Arc::new(unsafe { Mmap::map(&file)? });
@@ -62,8 +62,8 @@ pub(crate) fn release(address: usize, bytes: usize) {
             (offset <= map.len() && bytes <= map.len() - offset).then_some(offset)
         };
         if let Some((map, offset)) = maps.iter().find_map(|map| Some((map, offset_in(map)?))) {
-            // SAFETY: the map is one of a file, private and never written: its pages come back as they were.
-            // If the system refuses, they stay.
+            // SAFETY: the map is one of a file and never written: its pages come back as they were, and so do those of
+            // neighbours that lie on the first and the last page. If the system refuses, they stay.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
         }
     }

@@ -137,7 +137,8 @@ impl Memory {
         format: Format,
         workers: usize,
     ) -> Result<Option<Arc<Packed>>, OutOfMemory> {
-        if self.is_writable() {
+        // A repeated row is a short weight, but its panels may be longer than all memory.
+        if self.is_writable() || a.layout().may_overlap() {
             return Ok(None);
         }
         let (panels, is_new) = self.panels.panels(offset_bytes, a, format, workers)?;

@@ -11,6 +11,14 @@ fn place(tensor: &HostTensor) -> Place {
     Place { memory: Arc::new(memory), offset_bytes: 0, layout: *tensor.layout() }
 }
 
+/// Like [`place`], as a weight in the middle of a buffer that nobody can write.
+fn weight(tensor: &HostTensor) -> Place {
+    const BEFORE: usize = 64;
+    let memory = Memory::zeroed(BEFORE + tensor.bytes().len()).unwrap();
+    memory.write(BEFORE, tensor.bytes());
+    Place { memory: Arc::new(memory.freeze()), offset_bytes: BEFORE, layout: *tensor.layout() }
+}
+
 fn empty(layout: Layout) -> Place {
     // NaN in every float: an element that the kernel forgets shows.
     let memory = Memory::zeroed(layout.span_bytes()).unwrap();
@@ -26,7 +34,16 @@ fn read(place: &Place) -> HostTensor {
 
 /// The results of one case on `workers` workers; an error where the form declines it.
 fn run(case: &Case, workers: usize, forms: Forms) -> Result<Vec<HostTensor>, ProgramError> {
-    let inputs: Vec<Place> = case.inputs.iter().map(place).collect();
+    run_on(case, case.inputs.iter().map(place).collect(), workers, forms)
+}
+
+/// [`run`] on these operands.
+fn run_on(
+    case: &Case,
+    inputs: Vec<Place>,
+    workers: usize,
+    forms: Forms,
+) -> Result<Vec<HostTensor>, ProgramError> {
     let layouts: Vec<Layout> = inputs.iter().map(|p| p.layout).collect();
     let inferred = case.op.infer(&layouts).unwrap();
     let results: Vec<Place> = match case.op.storage() {
@@ -86,6 +103,22 @@ fn kernels_agree_with_the_reference() {
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn weights_that_are_packed_once_give_the_same_bits() {
+    for kind in [OpKind::MulMat, OpKind::MulMatId] {
+        for case in kind.cases() {
+            let want = run(&case, 1, Forms::default()).unwrap();
+            for workers in [1, 3] {
+                let mut inputs: Vec<Place> = case.inputs.iter().map(place).collect();
+                inputs[0] = weight(&case.inputs[0]);
+                let got = run_on(&case, inputs, workers, Forms::default()).unwrap();
+                let same = got.iter().zip(&want).all(|(a, b)| a.bytes() == b.bytes());
+                assert!(same, "{} {} on {workers} workers", case.op.name(), case.name);
+            }
+        }
+    }
 }
 
 #[test]

@@ -65,8 +65,10 @@ impl CpuKernel for Cumsum {
         // A few pieces of each worker at a time, so that they are still in the cache when they are read again.
         let units = x.layout().rows() * pieces;
         let together = PIECES_AT_ONCE * worker.count;
+        let mut carry = 0.0;
         for begin in (0..units).step_by(together) {
-            let share = worker.share(together.min(units - begin));
+            let round = begin..units.min(begin + together);
+            let share = worker.share(round.len());
             let share = begin + share.start..begin + share.end;
             for unit in share.clone() {
                 let (row, elements) = place(unit);
@@ -74,14 +76,18 @@ impl CpuKernel for Cumsum {
                 unsafe { call.shared.set_f64(unit, sum_loaded(x, row, elements)) }
             }
             worker.barrier();
-            for unit in share {
-                let (row, elements) = place(unit);
-                // SAFETY: the sums of this piece and of all before it were written before the barrier; each piece
-                // is one worker's.
+            for unit in round {
+                if unit % pieces == 0 {
+                    carry = 0.0;
+                }
+                // SAFETY: the sums of this piece and of all before it were written before the barrier; each piece is
+                // one worker's.
                 unsafe {
-                    let before = call.shared.f64s(unit - unit % pieces..unit);
-                    let carry = before.fold(0.0, |carry, sum| carry + sum);
-                    running_sums(call, row, elements, carry);
+                    if share.contains(&unit) {
+                        let (row, elements) = place(unit);
+                        running_sums(call, row, elements, carry);
+                    }
+                    carry += call.shared.f64s(unit..unit + 1).sum::<f64>();
                 }
             }
         }
@@ -117,5 +123,7 @@ unsafe fn running_sums(call: &Call, row: Row, elements: Range<usize>, mut carry:
             }
         }
     }
-    stream::finish();
+    if past_caches {
+        stream::finish();
+    }
 }

@@ -15,6 +15,7 @@ use super::vnni::{minima, scales, with_format};
 use ssmgraph_ops::quant::Q8_0_BLOCK;
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// Fewer columns of a group than this are faster on the vector unit.
@@ -29,17 +30,23 @@ const STEP_MAX: u8 = Q8_0_BLOCK as u8;
 struct Shapes([u8; 64]);
 
 impl Shapes {
-    /// Those of this thread. Only where there are tiles.
-    fn current() -> Shapes {
+    /// Those of this thread.
+    ///
+    /// # Safety
+    /// The processor has tiles, and the system lets the process use them.
+    unsafe fn current() -> Shapes {
         let mut shapes = Shapes([0; 64]);
-        // SAFETY: the processor has tiles, as the callers have checked; 64 bytes are written.
+        // SAFETY: by the function's contract; 64 bytes are written.
         unsafe { asm!("sttilecfg [{}]", in(reg) &mut shapes, options(nostack)) }
         shapes
     }
 
-    /// Makes them this thread's. Only where there are tiles, and for shapes that those can have.
-    fn load(&self) {
-        // SAFETY: the processor has tiles, as the callers have checked; 64 bytes are read.
+    /// Makes them this thread's.
+    ///
+    /// # Safety
+    /// As for [`Shapes::current`]; the tiles can have these shapes.
+    unsafe fn load(&self) {
+        // SAFETY: by the function's contract; 64 bytes are read.
         unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) }
     }
 }
@@ -48,13 +55,17 @@ impl Shapes {
 /// library that shares the thread, such as ggml, shapes its tiles once and relies on it.
 pub(super) struct Tiles {
     before: Shapes,
+    format: Blocks,
+    /// They are a thread's own.
+    _stays: PhantomData<*const ()>,
 }
 
 impl Tiles {
     /// Shapes them for a format. Only where [`crate::shared::simd::has_matrix_units`] says yes.
     pub(super) fn configure(format: Blocks) -> Tiles {
         assert!(crate::shared::simd::has_matrix_units(), "asked for where there are none");
-        let before = Shapes::current();
+        // SAFETY: as just checked.
+        let before = unsafe { Shapes::current() };
         let mut shapes = Shapes([0; 64]);
         shapes.0[0] = 1;
         // Tiles by number: sums, columns, weights, and the same again. Bytes of a row, then rows.
@@ -65,14 +76,21 @@ impl Tiles {
             shapes.0[16 + 2 * tile] = *row_bytes;
             shapes.0[48 + tile] = *rows;
         }
-        shapes.load();
-        Tiles { before }
+        // SAFETY: as checked above; six tiles of at most sixteen rows of 64 bytes.
+        unsafe { shapes.load() }
+        Tiles { before, format, _stays: PhantomData }
+    }
+
+    /// What they are shaped for.
+    pub(super) fn format(&self) -> Blocks {
+        self.format
     }
 }
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        self.before.load();
+        // SAFETY: tiles were there when this was made, and had these shapes.
+        unsafe { self.before.load() }
     }
 }
 
@@ -244,14 +262,17 @@ mod tests {
     #[test]
     fn tiles_keep_the_shapes_that_another_library_gave_them() {
         if !crate::shared::simd::has_matrix_units() {
+            println!("this machine has no tiles: nothing was tested");
             return;
         }
-        assert_eq!(Shapes::current(), Shapes([0; 64]));
+        // SAFETY: there are tiles.
+        let current = || unsafe { Shapes::current() };
+        assert_eq!(current(), Shapes([0; 64]));
         let outer = Tiles::configure(Blocks::Q8_0);
-        let shapes = Shapes::current();
+        let shapes = current();
         drop(Tiles::configure(Blocks::Q6K));
-        assert_eq!(Shapes::current(), shapes);
+        assert_eq!(current(), shapes);
         drop(outer);
-        assert_eq!(Shapes::current(), Shapes([0; 64]));
+        assert_eq!(current(), Shapes([0; 64]));
     }
 }

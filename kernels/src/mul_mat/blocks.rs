@@ -78,11 +78,13 @@ impl Level {
     }
 
     /// The products of a panel with some columns of a group, to this place in their outputs. All have as many blocks.
+    /// `tiles` is what this thread's matrix tiles are shaped for, if they are.
     pub(super) fn products(
         self,
         panel: Panel<'_>,
         group: Group<'_>,
         columns: Range<usize>,
+        tiles: Option<Blocks>,
         place: usize,
         outputs: &mut Outputs,
     ) {
@@ -100,8 +102,8 @@ impl Level {
             Level::Avx2 => unsafe { super::avx2::products(panel, group, columns, place, outputs) },
             #[cfg(target_arch = "x86_64")]
             Level::Amx if self.wants_expanded(group.width, columns.len()) => {
-                assert!(panel.expanded.len() >= panel.blocks * BLOCK_BYTES);
-                // SAFETY: as above, and the group has 16 columns.
+                assert!(panel.expanded.len() >= panel.blocks * BLOCK_BYTES && tiles == Some(panel.format));
+                // SAFETY: as above; the group has 16 columns, and the tiles were shaped for the panel's format.
                 unsafe { super::amx::products(panel, group, place, outputs) }
             }
             // SAFETY: as above.
@@ -239,11 +241,17 @@ pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
     let (packed, own) = aligned(own).split_at_mut(PANELS_AT_ONCE * panel_bytes);
     let (expanded, gathered) = own.split_at_mut(PANELS_AT_ONCE * expanded_bytes(format, blocks));
     #[cfg(target_arch = "x86_64")]
-    let _tiles = (*LEVEL == Level::Amx).then(|| super::amx::Tiles::configure(format));
+    let mut tiles = None;
     let rounded = Rounded::of(b, format);
     for first in part.columns.clone().step_by(columns_at_once(blocks)) {
         let columns = first..part.columns.end.min(first + columns_at_once(blocks));
         let groups = Groups::new(call, part, rounded, blocks, columns, gathered);
+        #[cfg(target_arch = "x86_64")]
+        let shaped = groups
+            .want_expanded()
+            .then(|| tiles.get_or_insert_with(|| super::amx::Tiles::configure(format)).format());
+        #[cfg(not(target_arch = "x86_64"))]
+        let shaped = None;
         for first in part.panels.clone().step_by(PANELS_AT_ONCE) {
             let count = PANELS_AT_ONCE.min(part.panels.end - first);
             let mut panels = [Panel { format, bytes: &[], blocks, expanded: &[] }; PANELS_AT_ONCE];
@@ -257,7 +265,7 @@ pub(crate) fn multiply(call: &Call, part: &Part<'_>, own: &mut [f32]) {
                     panel.expanded = LEVEL.expand(*panel, wide);
                 }
             }
-            groups.with_panels(first, &panels[..count]);
+            groups.with_panels(first, &panels[..count], shaped);
         }
     }
 }
@@ -320,7 +328,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The outputs of panels, from this one on, with all columns.
-    fn with_panels(&self, first: usize, panels: &[Panel<'_>]) {
+    fn with_panels(&self, first: usize, panels: &[Panel<'_>], tiles: Option<Blocks>) {
         let rows = self.part.rows_of_panels(self.call, first, panels.len());
         let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         let mut next = self.columns.start;
@@ -335,7 +343,7 @@ impl<'a> Groups<'a> {
                 prefetch::to_write(target);
             }
             for (place, panel) in panels.iter().enumerate() {
-                LEVEL.products(*panel, group, columns.clone(), place, &mut outputs);
+                LEVEL.products(*panel, group, columns.clone(), tiles, place, &mut outputs);
             }
             for (target, values) in targets.iter_mut().zip(&outputs) {
                 target.copy_from_slice(&values.as_flattened()[..target.len()]);
@@ -377,14 +385,18 @@ mod tests {
         let shared = unsafe { Shared::new(scratch.as_mut_ptr().cast(), scratch.len() * 4) };
         rounded.round(&b, &shared, &Worker::ALONE);
         #[cfg(target_arch = "x86_64")]
-        let _tiles = (level == Level::Amx).then(|| super::super::amx::Tiles::configure(format));
+        let tiles = (level == Level::Amx).then(|| super::super::amx::Tiles::configure(format));
+        #[cfg(target_arch = "x86_64")]
+        let shaped = tiles.as_ref().map(|tiles| tiles.format());
+        #[cfg(not(target_arch = "x86_64"))]
+        let shaped = None;
         let mut panel = Panel { format, bytes: &bytes, blocks, expanded: &[] };
         let mut wide = vec![0; blocks * BLOCK_BYTES];
         panel.expanded = level.expand(panel, &mut wide);
         let mut outputs = [[[0.0; PANEL_ROWS]; PANELS_AT_ONCE]; GROUP_COLUMNS];
         // SAFETY: it was written above.
         let group = unsafe { rounded.group(&shared, [0; 3]) };
-        level.products(panel, group, 0..columns, 1, &mut outputs);
+        level.products(panel, group, 0..columns, shaped, 1, &mut outputs);
         outputs
     }
 
@@ -397,7 +409,15 @@ mod tests {
                     let want = outputs(Level::Portable, dtype, blocks, columns, extreme);
                     for level in Level::all() {
                         let got = outputs(level, dtype, blocks, columns, extreme);
-                        let same = got[..columns] == want[..columns];
+                        let bits = |outputs: &Outputs| {
+                            outputs[..columns]
+                                .iter()
+                                .flatten()
+                                .flatten()
+                                .map(|y| y.to_bits())
+                                .collect::<Vec<_>>()
+                        };
+                        let same = bits(&got) == bits(&want);
                         assert!(same, "{level:?}, {dtype}: {blocks} blocks, {columns} columns, {extreme}");
                     }
                 }

@@ -33,9 +33,6 @@ const TILE_PANELS: usize = 3;
 /// Floats of a piece of a panel.
 const PIECE: usize = PANEL_ROWS * DEPTH;
 
-/// How far ahead of a single column's products a panel is asked for.
-const AHEAD_BYTES: usize = 2048;
-
 /// Whether rows of b have to be copied first.
 pub(crate) fn needs_packing(b: &Layout) -> bool {
     !b.rows_packed()
@@ -290,7 +287,7 @@ fn accumulate<S: Simd, E: Element, const V: usize, const P: usize, const N: usiz
         for p in 0..P {
             a[p] = E::widen::<S, V>(simd, &elements[p][k]);
             if N == 1 {
-                prefetch::ahead(&elements[p][k], AHEAD_BYTES);
+                prefetch::ahead(&elements[p][k], prefetch::AHEAD_BYTES);
             }
         }
         for n in 0..N {
@@ -340,8 +337,8 @@ impl Element for f16 {
         if S::F32_LANES >= 8 {
             use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
             for half in 0..2 {
-                // SAFETY: vectors of eight lanes are those of AVX2, which `pulp` detects together with F16C; eight
-                // elements are read and written.
+                // SAFETY: vectors of eight lanes or more are chosen only beside F16C (`simd::arch`); eight elements are
+                // read and written.
                 unsafe {
                     let eight = _mm_loadu_si128(lanes.as_ptr().add(half * 8).cast());
                     _mm256_storeu_ps(wide.as_mut_ptr().add(half * 8), _mm256_cvtph_ps(eight));

@@ -149,7 +149,10 @@ impl Packed {
                     format.pack(weight.operand(), first, target);
                 }
             };
-            Pool::global().run(workers, &pack).expect("packing does not panic");
+            // A program that is made in the middle of a run cannot have the pool.
+            if Pool::global().run(workers, &pack).is_err() {
+                pack(Worker::ALONE);
+            }
         }
         Ok(Packed { format, bytes, panel_bytes, counts: [per_matrix, a2] })
     }

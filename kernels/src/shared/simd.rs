@@ -89,6 +89,9 @@ pub fn vectorize<R>(body: impl FnOnce() -> R) -> R {
 fn choose(forced: Option<&str>) -> Arch {
     match forced {
         Some("scalar") => Arch::Scalar,
+        // Every processor with AVX2 has it, but a virtual machine may hide it, and `pulp` does not look.
+        #[cfg(target_arch = "x86_64")]
+        _ if !is_x86_feature_detected!("f16c") => Arch::Scalar,
         #[cfg(target_arch = "x86_64")]
         Some("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
         // `avx512` and `amx` are the best choice where they exist. A name that is unknown here, such as another

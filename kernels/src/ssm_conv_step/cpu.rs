@@ -1,7 +1,7 @@
 //! Blocks of channels of one sequence, token by token. Channels are innermost in x and y, so vectors run along them
 //! and the taps read x where it lies, a row for each; only the window and the taps, which lie channel by channel, are
-//! turned into rows first. A new input, and the place of its result, is asked of memory while the token before it is computed. Tokens of a block
-//! need nothing of each other but x, so they too are shared out among the workers.
+//! turned into rows first. A new input, and the place of its result, is asked of memory while the token before it is
+//! computed. Tokens of a block need nothing of each other but x, so they too are shared out among the workers.
 //!
 //! Every sum starts with tap 0 and adds the taps in order, as in `ssm_conv`, so that neither tokens per call nor
 //! workers change a bit. Memory limits it with SiLU or without: its vector takes some twenty cycles, about what the

@@ -46,6 +46,17 @@ struct Row {
     weight_bytes_per_second: Option<f64>,
 }
 
+/// What was measured of a model.
+struct Measured {
+    /// Seconds until the graph of one token is ready to run, weights packed.
+    load_seconds: f64,
+    /// Weight bytes that a token needs.
+    bytes_per_token: usize,
+    rows: Vec<Row>,
+    /// Bytes that memory reads per second.
+    read: f64,
+}
+
 /// Measures and prints.
 pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     if args.runs == 0 || (args.pp == 0 && args.tg == 0) {
@@ -58,7 +69,9 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let gguf = model::open(&args.model)?;
     let name = args.model.display().to_string();
     let options = EngineOptions { context: Some(args.pp.max(args.tg)), ..EngineOptions::default() };
+    let start = Instant::now();
     let mut engine = model::load(&name, &gguf, &devices, options)?;
+    let load_seconds = start.elapsed().as_secs_f64();
     let bytes_per_token = bytes_per_token(engine.info());
     let mut rows = Vec::new();
     if args.pp > 0 {
@@ -73,9 +86,10 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let threads = args.device.threads.cpu().threads();
     let read = bandwidth::measure(threads).read;
     model::warn_of_fallbacks(&engine);
+    let measured = Measured { load_seconds, bytes_per_token, rows, read };
     match args.json {
-        true => print_json(&args, threads, bytes_per_token, &rows, read, out),
-        false => print_table(threads, bytes_per_token, &rows, read, out),
+        true => print_json(&args, threads, &measured, out),
+        false => print_table(threads, &measured, out),
     }
 }
 
@@ -140,7 +154,8 @@ fn generation(engine: &mut Engine, ids: &[u32]) -> Result<(), EngineError> {
     ids.chunks(1).try_for_each(|id| engine.step(&[(0, id)], Logits::Last).map(drop))
 }
 
-fn print_table(threads: usize, bytes: usize, rows: &[Row], read: f64, out: &mut Out<'_>) -> Outcome {
+fn print_table(threads: usize, measured: &Measured, out: &mut Out<'_>) -> Outcome {
+    let read = measured.read;
     let cells = |row: &Row| {
         let Spread { median, min, max } = row.tokens_per_second;
         let speed = row.weight_bytes_per_second;
@@ -154,26 +169,21 @@ fn print_table(threads: usize, bytes: usize, rows: &[Row], read: f64, out: &mut 
         ]
     };
     let head = ["test", "tokens", "tokens/s", "min..max", "weights GB/s", "of memory"];
-    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let rows: Vec<Vec<String>> = measured.rows.iter().map(cells).collect();
     writeln!(out, "{}", text::table(Style::Plain, &head, &rows, 1))?;
     writeln!(
         out,
-        "weights read per token: {}; memory reads {:.1} GB/s with {threads} threads",
-        text::bytes(bytes),
+        "loaded in {:.2} s; weights read per token: {}; memory reads {:.1} GB/s with {threads} threads",
+        measured.load_seconds,
+        text::bytes(measured.bytes_per_token),
         read / 1e9
     )?;
     Ok(())
 }
 
-fn print_json(
-    args: &Args,
-    threads: usize,
-    bytes: usize,
-    rows: &[Row],
-    read: f64,
-    out: &mut Out<'_>,
-) -> Outcome {
-    let results: Vec<serde_json::Value> = rows
+fn print_json(args: &Args, threads: usize, measured: &Measured, out: &mut Out<'_>) -> Outcome {
+    let results: Vec<serde_json::Value> = measured
+        .rows
         .iter()
         .map(|row| {
             serde_json::json!({
@@ -190,8 +200,9 @@ fn print_json(
         "threads": threads,
         "runs": args.runs,
         "results": results,
-        "weight_bytes_per_token": bytes,
-        "memory_read_bytes_per_second": read,
+        "load_seconds": measured.load_seconds,
+        "weight_bytes_per_token": measured.bytes_per_token,
+        "memory_read_bytes_per_second": measured.read,
     });
     writeln!(out, "{report}")?;
     Ok(())
