@@ -30,6 +30,8 @@ pub struct BlockQ8_0 {
 ///
 /// A block of zeros has scale 0. A NaN or an infinity makes the scale NaN or infinite, so that it cannot
 /// vanish in the rounding.
+/// So does a finite magnitude past 127 · 65504, the largest `f16`: what is multiplied with such a block is infinite or
+/// NaN, and which of them is left open.
 #[inline(always)]
 pub fn quantize_q8_0(x: &[f32; Q8_0_BLOCK]) -> BlockQ8_0 {
     // Without their sign bit, floats order as integers, with NaN above everything.
