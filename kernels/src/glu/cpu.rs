@@ -3,7 +3,7 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, pieces_of};
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::{math, simd, vector};
 use ssmgraph_ops::glu::{Glu, GluFunction};
 use ssmgraph_ops::{Layout, OpError};
 
@@ -54,7 +54,10 @@ fn apply(function: GluFunction, active: &mut [f32], other: &[f32]) {
     match function {
         GluFunction::Reglu => zip(active, other, |x| if x < 0.0 { 0.0 } else { x }),
         GluFunction::Geglu => zip(active, other, math::gelu),
-        GluFunction::Swiglu => zip(active, other, math::silu),
+        GluFunction::Swiglu => {
+            vector::silu_all(active);
+            zip(active, other, |x| x);
+        }
     }
 }
 

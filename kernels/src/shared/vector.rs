@@ -4,7 +4,8 @@
 //! They take K vectors at once and do each operation for all of them: a function is a chain of operations that wait for
 //! one another, and a processor that sees only a hundred operations ahead would see too few chains.
 
-use pulp::Simd;
+use super::simd;
+use pulp::{Simd, WithSimd};
 use std::f32::consts::LOG2_E;
 
 /// 1.5 · 2²³: adding and subtracting it rounds to the nearest integer. With the exponent's bias, the integer's low
@@ -186,6 +187,39 @@ pub fn softplus<S: Simd, const K: usize>(simd: S, x: Vectors<S, K>) -> Vectors<S
     y
 }
 
+/// [`silu`] of every element: the bits that kernels with a SiLU of their own give.
+pub fn silu_all(values: &mut [f32]) {
+    simd::arch().dispatch(All::<true>(values));
+}
+
+/// [`sigmoid`] of every element.
+pub fn sigmoid_all(values: &mut [f32]) {
+    simd::arch().dispatch(All::<false>(values));
+}
+
+struct All<'a, const SILU: bool>(&'a mut [f32]);
+
+impl<const SILU: bool> WithSimd for All<'_, SILU> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (vectors, rest) = S::as_mut_simd_f32s(self.0);
+        let (fours, singles) = vectors.as_chunks_mut::<4>();
+        for four in fours {
+            *four = if SILU { silu(simd, *four) } else { sigmoid(simd, *four) };
+        }
+        for single in singles {
+            [*single] = if SILU { silu(simd, [*single]) } else { sigmoid(simd, [*single]) };
+        }
+        if !rest.is_empty() {
+            let last = [simd.partial_load_f32s(rest)];
+            let [last] = if SILU { silu(simd, last) } else { sigmoid(simd, last) };
+            simd.partial_store_f32s(rest, last);
+        }
+    }
+}
+
 /// The greater one; NaN stays NaN.
 #[inline(always)]
 fn at_least<S: Simd, const K: usize>(simd: S, least: f32, mut x: Vectors<S, K>) -> Vectors<S, K> {
@@ -199,8 +233,6 @@ fn at_least<S: Simd, const K: usize>(simd: S, least: f32, mut x: Vectors<S, K>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::simd;
-    use pulp::WithSimd;
     use ssmgraph_ops::math as exact;
 
     #[derive(Clone, Copy)]

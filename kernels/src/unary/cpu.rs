@@ -4,7 +4,7 @@
 use crate::kernel::{CpuKernel, Declined, Scratch};
 use crate::shared::call::{Call, rows_of};
 use crate::shared::pool::Worker;
-use crate::shared::{math, simd};
+use crate::shared::{math, simd, vector};
 use ssmgraph_ops::unary::{Function, Unary};
 use ssmgraph_ops::{Layout, OpError};
 
@@ -42,8 +42,8 @@ impl CpuKernel for Unary {
 
 fn apply(function: Function, values: &mut [f32]) {
     match function {
-        Function::Silu => map(values, math::silu),
-        Function::Sigmoid => map(values, math::sigmoid),
+        Function::Silu => vector::silu_all(values),
+        Function::Sigmoid => vector::sigmoid_all(values),
         Function::Softplus => map(values, math::softplus),
         Function::Exp => map(values, math::exp),
         Function::Neg => map(values, |x| -x),
