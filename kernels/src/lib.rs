@@ -47,7 +47,7 @@ pub use kernel::{CpuKernel, Declined, Observer, Place, Program, ProgramError, Sc
 pub use memory::{Memory, OutOfMemory};
 pub use numerics::{Forms, Numerics, Variant};
 pub use shared::pool::{Pool, WORKERS_MAX};
-pub use shared::simd::arch_name;
+pub use shared::simd::{arch_name, unknown_arch_name};
 
 use ssmgraph_ops::Op;
 

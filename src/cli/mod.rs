@@ -72,6 +72,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    if let Some(name) = ssmgraph_kernels::unknown_arch_name() {
+        eprintln!("error: SSMGRAPH_SIMD is \"{name}\", expected scalar, avx2, avx512, amx or neon");
+        return ExitCode::from(2);
+    }
     let mut out = BufWriter::new(std::io::stdout().lock());
     let outcome = dispatch(cli.command, &mut out).and_then(|()| Ok(out.flush()?));
     match outcome {

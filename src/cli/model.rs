@@ -177,7 +177,11 @@ fn first_gpu() -> Option<CudaBackend> {
         Ok(_) => CudaBackend::new(0),
         Err(error) => Err(error),
     };
-    opened.map_err(|error| eprintln!("note: the GPU cannot be used ({error}); running on the CPU")).ok()
+    let gpu = opened
+        .map_err(|error| eprintln!("note: the GPU cannot be used ({error}); running on the CPU"))
+        .ok()?;
+    // Cargo puts the emulator, a test tool, in reach of what it runs: it is taken only by its name.
+    (!gpu.info().name.contains("emulator")).then_some(gpu)
 }
 
 /// The backends with these names; all that this machine has when there are none.

@@ -27,6 +27,12 @@ pub fn arch_name() -> &'static str {
     }
 }
 
+/// What `SSMGRAPH_SIMD` says, where that is no name of any instruction set; it then has no effect.
+pub fn unknown_arch_name() -> Option<String> {
+    let name = std::env::var("SSMGRAPH_SIMD").ok()?;
+    (!["scalar", "avx2", "avx512", "amx", "neon"].contains(&name.as_str())).then_some(name)
+}
+
 /// Whether products of bytes may use the matrix units (AMX) beside AVX-512: the processor has them, the system lets this
 /// process use them, and nobody forbade it.
 pub fn has_matrix_units() -> bool {

@@ -48,6 +48,8 @@ struct Row {
 
 /// What was measured of a model.
 struct Measured {
+    /// Where it ran.
+    device: String,
     /// Seconds until the graph of one token is ready to run, weights packed.
     load_seconds: f64,
     /// Weight bytes that a token needs.
@@ -86,7 +88,11 @@ pub fn run(args: Args, out: &mut Out<'_>) -> Outcome {
     let threads = args.device.threads.cpu().threads();
     let read = bandwidth::measure(threads).read;
     model::warn_of_fallbacks(&engine);
-    let measured = Measured { load_seconds, bytes_per_token, rows, read };
+    let device = match devices.backends()[0].name() {
+        "cpu" => format!("cpu ({}, {threads} threads)", ssmgraph_kernels::arch_name()),
+        other => other.to_owned(),
+    };
+    let measured = Measured { device, load_seconds, bytes_per_token, rows, read };
     match args.json {
         true => print_json(&args, threads, &measured, out),
         false => print_table(threads, &measured, out),
@@ -173,7 +179,8 @@ fn print_table(threads: usize, measured: &Measured, out: &mut Out<'_>) -> Outcom
     writeln!(out, "{}", text::table(Style::Plain, &head, &rows, 1))?;
     writeln!(
         out,
-        "loaded in {:.2} s; weights read per token: {}; memory reads {:.1} GB/s with {threads} threads",
+        "on {}, loaded in {:.2} s; weights read per token: {}; memory reads {:.1} GB/s with {threads} threads; small models lie in the caches",
+        measured.device,
         measured.load_seconds,
         text::bytes(measured.bytes_per_token),
         read / 1e9
@@ -200,6 +207,7 @@ fn print_json(args: &Args, threads: usize, measured: &Measured, out: &mut Out<'_
         "threads": threads,
         "runs": args.runs,
         "results": results,
+        "ran_on": measured.device,
         "load_seconds": measured.load_seconds,
         "weight_bytes_per_token": measured.bytes_per_token,
         "memory_read_bytes_per_second": measured.read,
