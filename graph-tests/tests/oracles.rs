@@ -25,7 +25,8 @@ const STATE_ERROR_MAX: f32 = 1e-4;
 #[derive(Clone, Copy)]
 struct Limit {
     nmse: f64,
-    /// How many tokens of a case may have other logits altogether, because a rounding tipped a choice of experts.
+    /// How many tokens of a case may have another best one, because a rounding tipped: of an expert's choice, or of an
+    /// activation between two integers.
     tipped: usize,
 }
 
@@ -420,6 +421,10 @@ struct Max {
 }
 
 const CPU: Max = Max { f32: Limit::nmse(1e-10), f16: Limit::nmse(2e-5), q8_0: Limit::nmse(1e-4) };
+/// With AVX-512 one activation of one step rounds to the other integer, which moves that step's logits by 4e-4 of their mean
+/// square, takes the second best token, 0.0015 below the best, past it, and is seen in the state 32 tokens later (1.2e-4).
+/// With AVX2 and without vectors it does not, and the error stays below 1e-14.
+const CPU_TIPPED: Max = Max { q8_0: Limit { nmse: 2e-4, tipped: 1 }, ..CPU };
 const CUDA: Max = Max { f32: Limit::nmse(1e-9), ..CPU };
 const CPU_EXPERTS: Max =
     Max { f16: Limit { nmse: 2e-5, tipped: 1 }, q8_0: Limit { nmse: 1e-3, tipped: 2 }, ..CPU };
@@ -430,7 +435,7 @@ models! {
     mamba1 = "mamba1-tiny" on super::cpu, to super::CPU;
     mamba1_with_normed_projections = "mamba1-rms-tiny" on super::cpu, to super::CPU;
     mamba2 = "mamba2-g1-tiny" on super::cpu, to super::CPU;
-    qwen35 = "qwen35-tiny" on super::cpu, to super::CPU;
+    qwen35 = "qwen35-tiny" on super::cpu, to super::CPU_TIPPED;
     qwen3next = "qwen3next-tiny" on super::cpu, to super::CPU_EXPERTS;
     mamba1_on_cuda = "mamba1-tiny" on super::cuda::devices, to super::CUDA;
     mamba1_with_normed_projections_on_cuda = "mamba1-rms-tiny" on super::cuda::devices, to super::CUDA;

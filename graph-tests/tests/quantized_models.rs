@@ -90,7 +90,8 @@ fn devices_agree() {
             let (reference_tokens, reference_logits) = generated(&gguf, &Devices::reference());
             assert_eq!(tokens, reference_tokens, "{name} {dtype}");
             let off = nmse(&logits, &reference_logits);
-            assert!(off < 1e-4, "{name} {dtype}: {off:e}");
+            // An activation that lies between two integers may round to the other one.
+            assert!(off < 1e-3, "{name} {dtype}: {off:e}");
         }
     }
 }
