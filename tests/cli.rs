@@ -140,7 +140,7 @@ fn wrong_calls_are_told_apart_from_wrong_files() {
         (2, &["test", "--backend", "tpu"], "tpu"),
         (2, &["test", "--vectors", "no-such-folder"], "no-such-folder"),
         (2, &["perf", "--peer", "ggml"], "peer"),
-        (2, &["perf", "--variant", "chunked"], "expected all or some of one_pass, two_pass"),
+        (2, &["perf", "--variant", "chunked"], "expected all or some of f32_blocks, f64, one_pass, two_pass"),
         (2, &["perf", "--variant", "all,chunked"], "there is no form \"chunked\""),
         (2, &["perf", "--op", "sum", "--variant", "two_pass"], "one form each"),
         (2, &["run", "-p", "x", "-n", "-3"], "invalid value '-3' for '--count <N>'"),
