@@ -308,7 +308,7 @@ impl Rows {
             return;
         };
         let lanes = tile::lanes();
-        for (first, block, vector) in self.vectors(lanes) {
+        for (first, block, vector) in tile::vectors(self.count, lanes) {
             let block = &mut parts.state[block * 2 * lanes * length..][..2 * lanes * length];
             let count = lanes.min(self.count.saturating_sub(first));
             let place = [self.first + first, self.head, slot];
@@ -336,7 +336,7 @@ impl Rows {
         let index = rule.tokens - tokens_done + 1;
         let Some(result) = rule.call.results.get(index) else { return };
         let lanes = tile::lanes();
-        for (first, block, vector) in self.vectors(lanes) {
+        for (first, block, vector) in tile::vectors(self.count, lanes) {
             let block = &parts.state[block * 2 * lanes * length..][..2 * lanes * length];
             let count = lanes.min(self.count.saturating_sub(first));
             let place = [self.first + first, self.head, self.sequence];
@@ -355,10 +355,5 @@ impl Rows {
                 unsafe { result.store(place, 0, &values[..rule.size]) }
             }
         }
-    }
-
-    /// Of each vector of rows: its first row, its block, and its place there.
-    fn vectors(&self, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-        (0..2 * self.count.div_ceil(2 * lanes)).map(move |index| (index * lanes, index / 2, index % 2))
     }
 }

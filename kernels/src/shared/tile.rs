@@ -189,6 +189,11 @@ pub enum Turn<'a> {
     },
 }
 
+/// Of each vector of so many rows in blocks of two vectors: its first row, its block, and its place there.
+pub fn vectors(rows: usize, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..2 * rows.div_ceil(2 * lanes)).map(move |index| (index * lanes, index / 2, index % 2))
+}
+
 impl WithSimd for Turn<'_> {
     type Output = ();
 

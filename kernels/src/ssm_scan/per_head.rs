@@ -200,7 +200,7 @@ impl Rows {
         };
         let (lanes, order) = (tile::lanes(), Order::Tree);
         let length = staged.len() / lanes;
-        for (first, block, vector) in self.vectors(lanes) {
+        for (first, block, vector) in tile::vectors(self.count, lanes) {
             let block = &mut state[block * 2 * lanes * length..][..2 * lanes * length];
             let count = lanes.min(self.count.saturating_sub(first));
             let place = [self.first + first, self.head, slot];
@@ -225,7 +225,9 @@ impl Rows {
         let result = &scan.call.results[index];
         let (lanes, order) = (tile::lanes(), Order::Tree);
         let length = staged.len() / lanes;
-        for (first, block, vector) in self.vectors(lanes).filter(|(first, ..)| *first < self.count) {
+        for (first, block, vector) in
+            tile::vectors(self.count, lanes).filter(|(first, ..)| *first < self.count)
+        {
             let block = &state[block * 2 * lanes * length..][..2 * lanes * length];
             let count = lanes.min(self.count - first);
             let place = [self.first + first, self.head, self.sequence];
@@ -243,11 +245,6 @@ impl Rows {
                 unsafe { result.store(place, 0, &values[..scan.states]) }
             }
         }
-    }
-
-    /// Of each vector of rows: its first row, its block, and its place there.
-    fn vectors(&self, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-        (0..2 * self.count.div_ceil(2 * lanes)).map(move |index| (index * lanes, index / 2, index % 2))
     }
 }
 
