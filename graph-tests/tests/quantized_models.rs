@@ -91,7 +91,7 @@ fn devices_agree() {
             assert_eq!(tokens, reference_tokens, "{name} {dtype}");
             let off = nmse(&logits, &reference_logits);
             // An activation that lies between two integers may round to the other one.
-            assert!(off < 1e-3, "{name} {dtype}: {off:e}");
+            assert!(off < 5e-4, "{name} {dtype}: {off:e}");
         }
     }
 }
