@@ -179,7 +179,7 @@ fn print_table(threads: usize, measured: &Measured, out: &mut Out<'_>) -> Outcom
     writeln!(out, "{}", text::table(Style::Plain, &head, &rows, 1))?;
     writeln!(
         out,
-        "on {}, loaded in {:.2} s; weights read per token: {}; memory reads {:.1} GB/s with {threads} threads; small models lie in the caches",
+        "on {}, loaded in {:.2} s; weights read per token: {}; memory reads {:.1} GB/s with {threads} threads",
         measured.device,
         measured.load_seconds,
         text::bytes(measured.bytes_per_token),
